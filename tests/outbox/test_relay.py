@@ -327,7 +327,7 @@ async def test_a_forgotten_position_is_no_matter_while_nothing_is_under_way(benc
         async with bench.relaying():
             await bench.drained()
     assert bench.log.values == [b"1", b"2"]
-    assert any("forgotten" in line["event"] for line in lines)
+    assert any("lost the position" in line["event"] for line in lines)
 
 
 async def test_another_name(bench: Bench):

@@ -12,7 +12,7 @@ from headrace.client import Client
 from headrace.sdk import App, Unsuited, UnsupportedPublish, system
 from headrace.sdk.system import Address, parse
 from headrace.webhooks.hook import Hook
-from headrace.webhooks.prepare import prepare
+from headrace.webhooks.pusher import prepare
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ async def test_doors_of_two_brokers_are_refused_and_nothing_is_made(
 async def test_a_door_that_is_missing_is_named_before_anything_is_made(mine: headrace.Broker) -> None:
     for url, words in (
         (f"headrace://{mine.kafka}", r"needs the NSQ door: .* does not give its address\. Add nsq=HOST:PORT"),
-        (f"headrace://{mine.kafka}?nsq=off", "needs the NSQ door: .* says that it is off"),
+        (f"headrace://{mine.kafka}?nsq=off", "needs the NSQ door: .* turns it off"),
         (f"headrace://{mine.kafka}?nsq={mine.nsq}&http=off", "over the HTTP door, which is off"),
     ):
         with pytest.raises(Unsuited, match=words):

@@ -179,7 +179,7 @@ async def test_a_partition_stops_at_the_first_that_is_not_due(monkeypatch: pytes
     pulling = RetryPuller({}, "orders.shop.retry", lambda puller, found: None)
 
     def consumed() -> list[tuple[int, int]]:
-        return [each.at for each in pulling._consume(100, 0.1)]
+        return [each.at for each in pulling._poll(100, 0.1)]
 
     assert consumed() == [(2, 0), (6, 0)]
     assert log.paused == {1, 2, 6}

@@ -1,7 +1,7 @@
-"""What names a message, the same at every delivery.
+"""Ids of messages, the same at every delivery.
 
-A message is where it is: topic, partition, offset. A queue's consumer is not told that, but the id that it is told
-says it, beside the number of the attempt, which differs from one delivery to the next.
+A message is identified by its topic, partition and offset. A queue's consumer does not get these, but the id of a
+delivery holds them, beside the number of the attempt, which differs from one delivery to the next.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class Inbox:
         """`with` (or `async with`) around a handler; it gives whether the message is fresh: not handled before.
 
         `consumer` names who handles it: each has its own. If you have begun the transaction, you commit it; otherwise
-        it is committed when the block ends. If the block raises, the transaction is rolled back, whoever began it.
+        it is committed when the block ends. If the block raises, the transaction is rolled back, even if you began it.
         """
         if not 0 < len(message_id) <= ID_MAX:
             raise InvalidId(f"a message id has 1 to {ID_MAX} characters, and {message_id[:40]!r}... {len(message_id)}")

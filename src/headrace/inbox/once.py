@@ -40,7 +40,7 @@ class Once:
         session = self._session
         assert not is_awaited(session)
         if kind is not None:
-            # Even in the caller's own transaction: whoever handles the error must not commit the note alone.
+            # Even in the caller's own transaction: it must not commit the note alone after it has handled the error.
             session.rollback()
         elif self._commits:
             session.commit()
@@ -68,10 +68,10 @@ class Once:
 
 
 def _commits(session: Plain | Awaited) -> bool:
-    """Whether the block must commit: nobody has begun the transaction on purpose.
+    """Whether the block must commit: the caller has not begun the transaction itself.
 
-    A session that was used before has begun one by itself, and whoever did not begin it does not think of its end. Of a
-    connection that cannot be told: its transactions are its owner's.
+    A session that was used before has begun one by itself, and a caller that did not begin it does not end it. For a
+    connection the two cannot be distinguished: its transactions are the caller's.
     """
     found = unscoped(session)
     if isinstance(found, Connection | AsyncConnection):

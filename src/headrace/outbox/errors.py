@@ -16,7 +16,7 @@ class OutboxError(HeadraceError):
 
 
 class InvalidMessage(OutboxError):
-    """A message that no broker could take; said to the application that adds it."""
+    """A message that no broker could take; raised in the application that adds it."""
 
 
 class NoOutbox(OutboxError):

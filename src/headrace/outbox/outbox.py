@@ -92,7 +92,7 @@ class Outbox:
             "headers": encode_headers(headers),
             "added_ms": time.time_ns() // 1_000_000,
         }
-        # Nobody wants to know the id: without `inline`, PostgreSQL would be asked for it.
+        # The id is not needed: without `inline`, PostgreSQL would return it.
         return insert(self.tables.messages).values(values).inline()
 
 

@@ -59,7 +59,7 @@ class KafkaPublisher:
     async def start(self) -> None:
         async with _answering():
             await self.close()
-            # Once without retries: a broker that is away is said at once.
+            # Once without retries: a broker that cannot be reached fails now.
             await self._client.cluster.any_node()
             await self._make_place()
             # Linger: a transaction is sent whole, so nothing is gained by waiting for more.
@@ -94,10 +94,10 @@ class KafkaPublisher:
             found = (await self._client.admin.committed(self._id, [PLACE], stable=True)).get(PLACE)
         if found is None:
             return None
-        position, _, said = found.metadata.partition(" ")
+        position, _, owner = found.metadata.partition(" ")
         if not position.isdigit():
             raise InDoubt(f"group {self._id} has an offset that no outbox has committed: {found.metadata!r}")
-        if identity and said != identity:
+        if identity and owner != identity:
             raise InDoubt(
                 f"{self._id} is the name of another outbox, which has {position} messages out: give this one a name of "
                 "its own, or begin anew if the other is no more"

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import structlog
 
@@ -20,19 +19,17 @@ from headrace.outbox.errors import Away, InDoubt, OutboxError, Refused, TakenOve
 from headrace.outbox.store import Claim, Message, State, Store
 from headrace.outbox.tables import NAME_MAX
 
-T = TypeVar("T")
-
 log = structlog.get_logger("headrace.outbox")
 
 BACKOFF_FIRST = 0.05
 BACKOFF_MAX = 5.0
 STANDBY_SECONDS = 0.5
 POLL_FIRST = 0.002
-SAY_SECONDS = 30.0
-# Trouble that lasts is said when the pauses have become long.
-SAY_AGAIN_SECONDS = 2.0
+LOG_SECONDS = 30.0
+# An error that lasts is logged again when the pauses have become long.
+LOG_AGAIN_SECONDS = 2.0
 REMIND_SECONDS = 3_600.0
-# How long a batch that is under way may take once the relay was told to stop.
+# How long the open batch may take once the relay is to stop.
 GRACE_SECONDS = 10.0
 
 
@@ -49,7 +46,7 @@ class Settings:
     park: bool = False
     """Put aside what the broker refuses, instead of ending."""
     begin_anew: bool = False
-    """Publish everything in the table, whatever the broker says is out."""
+    """Publish everything in the table, whatever the broker has already."""
 
 
 class Publisher(Protocol):
@@ -85,8 +82,8 @@ class Relay:
         self._trouble = ""
         self._identity = ""
         self._log = log.bind(outbox=name)
-        self._told_at = self._said_at = asyncio.get_running_loop().time()
-        self._said = 0
+        self._committed_at = self._logged_at = asyncio.get_running_loop().time()
+        self._logged = 0
         self.published = 0
         """Messages that this relay has seen into the log."""
 
@@ -115,7 +112,7 @@ class Relay:
         standing_by = False
         while not self._stopping.is_set():
             try:
-                if not await self._database(self._store.acquire):
+                if not await asyncio.to_thread(self._store.acquire):
                     if not standing_by:
                         self._log.info("another relay is at work: this one stands by")
                     standing_by = True
@@ -126,18 +123,18 @@ class Relay:
             except Away as error:
                 delay = min(BACKOFF_MAX, BACKOFF_FIRST * 2**self._troubles) * random.uniform(0.5, 1.0)
                 self._troubles = min(self._troubles + 1, 10)
-                if str(error) != self._trouble or delay > SAY_AGAIN_SECONDS:
+                if str(error) != self._trouble or delay > LOG_AGAIN_SECONDS:
                     self._trouble = str(error)
-                    self._log.warning("it will be tried again, until told to stop", why=str(error))
+                    self._log.warning("it will be tried again until the relay stops", why=str(error))
                 await self._pause(delay)
             except TakenOver as error:
                 await self._shut_out(error)
 
     async def _shut_out(self, error: TakenOver) -> None:
-        """Decide whether to begin again. The row in the database says whether another relay is there at all: a broker
-        also shuts out a producer that was silent for too long."""
+        """Decide whether to begin again. The row in the database shows whether another relay exists at all: a broker
+        also fences a producer that was silent for too long."""
         try:
-            if not self._store.takes_turns and not await self._database(self._store.owns):
+            if not self._store.takes_turns and not await asyncio.to_thread(self._store.owns):
                 raise error
         except Away:
             pass
@@ -148,14 +145,14 @@ class Relay:
 
     async def _begin(self) -> Claim:
         """Shut out all others, and find out what became of what was claimed. A claim that is out."""
-        await self._database(self._store.check)
+        await asyncio.to_thread(self._store.check)
         await self._publisher.start()
-        state = await self._database(self._store.take, self._name)
+        state = await asyncio.to_thread(self._store.take, self._name)
         self._identity = state.identity
         # Only now: what the others had under way has ended, and they can begin nothing more.
         position = await self._publisher.position("" if self._anew else state.identity)
         if self._anew:
-            state = await self._database(self._store.begin_anew, self._name, position or 0)
+            state = await asyncio.to_thread(self._store.begin_anew, self._name, position or 0)
             self._anew = False
             self._log.warning("everything in the outbox is taken for not published", position=position or 0)
             return state.claim
@@ -166,9 +163,9 @@ class Relay:
         return claim
 
     async def _remind(self, out: Claim) -> None:
-        """Tell the broker how far the outbox is: it forgets what it was not told for days."""
+        """Commit the position again: a broker expires offsets that were not committed for days."""
         await self._publisher.publish([], out.position, self._identity)
-        self._told_at = asyncio.get_running_loop().time()
+        self._committed_at = asyncio.get_running_loop().time()
 
     def _settle(self, state: State, position: int | None) -> Claim:
         """What is out, by the broker's word; raises InDoubt where its word fits nothing in the database."""
@@ -184,13 +181,13 @@ class Relay:
             return Claim((), claim.before, claim.before)
         if position is None and not claim.ids:
             self._log.warning(
-                "the broker has forgotten how far the outbox was; nothing was under way, so the database says it",
+                "the broker has lost the position of the outbox; nothing was under way, so the database's holds",
                 position=claim.position,
             )
             return claim
-        said = "nothing of this outbox" if position is None else f"{position} messages"
+        published = "nothing of this outbox" if position is None else f"{position} messages"
         raise InDoubt(
-            f"the broker says that {said} is out, the database {claim.before}, or {claim.position} with the "
+            f"the broker has {published}, the database {claim.before} published, or {claim.position} with the "
             f"{len(claim.ids)} that were under way: one of the two was lost or restored from a backup, or the name "
             f"{self._name!r} is used twice. Delete the rows that are in the log, then begin anew"
         )
@@ -200,24 +197,24 @@ class Relay:
     async def _drain(self, out: Claim) -> None:
         idle = POLL_FIRST
         while not self._stopping.is_set():
-            if not out.ids and not await self._database(self._store.is_waiting):
-                self._say()
-                if asyncio.get_running_loop().time() - self._told_at > REMIND_SECONDS:
+            if not out.ids and not await asyncio.to_thread(self._store.is_waiting):
+                self._log_progress()
+                if asyncio.get_running_loop().time() - self._committed_at > REMIND_SECONDS:
                     await self._remind(out)
                 await self._pause(idle)
                 idle = min(idle * 2, self._settings.poll)
                 continue
-            claim = await self._database(self._store.advance, out, self._messages_max, self._settings.bytes_max)
+            claim = await asyncio.to_thread(self._store.advance, out, self._messages_max, self._settings.bytes_max)
             out = await self._publish(claim) if claim.ids else claim
             self._troubles, self._trouble = 0, ""
             idle = POLL_FIRST
         if out.ids:
-            # Not needed, since the broker knows; but then nobody must ask it.
-            await self._database(self._store.advance, out, 0, 0)
+            # Not needed, since the broker has the position; but the next relay need not compare the two.
+            await asyncio.to_thread(self._store.advance, out, 0, 0)
 
     async def _publish(self, claim: Claim) -> Claim:
         """See a claim into the log, or as much of it as the broker takes at once. What is out."""
-        messages = await self._database(self._store.messages, claim)
+        messages = await asyncio.to_thread(self._store.messages, claim)
         while messages:
             try:
                 await self._publisher.publish(messages, claim.position, self._identity)
@@ -226,17 +223,17 @@ class Relay:
                     return await self._refused(claim, messages, error)
                 # Which one it is shows when there are fewer of them.
                 last = error.suspects[len(error.suspects) // 2 - 1]
-                claim = await self._database(self._store.shorten, claim, claim.ids.index(last) + 1)
+                claim = await asyncio.to_thread(self._store.shorten, claim, claim.ids.index(last) + 1)
                 messages = [each for each in messages if each.id <= last]
                 self._messages_max = len(claim.ids)
             else:
                 self.published += len(messages)
                 # Slowly: where a topic takes small batches only, the next larger one is refused again.
                 self._messages_max = min(self._messages_max * 9 // 8 + 1, self._settings.messages_max)
-                self._say()
+                self._log_progress()
                 return claim
-        # Somebody has deleted them all.
-        return await self._database(self._store.shorten, claim, 0)
+        # All of them were deleted meanwhile.
+        return await asyncio.to_thread(self._store.shorten, claim, 0)
 
     async def _refused(self, claim: Claim, messages: list[Message], error: Refused) -> Claim:
         [message] = [each for each in messages if each.id == error.suspects[0]]
@@ -246,18 +243,15 @@ class Relay:
                 "it is published. Put the cause right, delete the row, or let the relay park what is refused"
             ) from error
         self._log.error("a message was refused and put aside", id=message.id, topic=message.topic, why=str(error))
-        return await self._database(self._store.park, claim, message.id, str(error))
+        return await asyncio.to_thread(self._store.park, claim, message.id, str(error))
 
-    def _say(self) -> None:
+    def _log_progress(self) -> None:
         now = asyncio.get_running_loop().time()
-        if self.published > self._said and now - self._said_at >= SAY_SECONDS:
-            self._log.info("messages are out", messages=self.published - self._said)
-            self._said, self._said_at = self.published, now
+        if self.published > self._logged and now - self._logged_at >= LOG_SECONDS:
+            self._log.info("messages are out", messages=self.published - self._logged)
+            self._logged, self._logged_at = self.published, now
 
     # --- waiting ---
-
-    async def _database(self, call: Callable[..., T], *arguments: object) -> T:
-        return await asyncio.to_thread(call, *arguments)
 
     async def _pause(self, seconds: float) -> None:
         try:

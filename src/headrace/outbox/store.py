@@ -224,7 +224,7 @@ class Store:
             return nothing
 
     def messages(self, claim: Claim) -> list[Message]:
-        """The messages of a claim, in order. Those that somebody has deleted meanwhile are not there."""
+        """The messages of a claim, in order, without those that were deleted meanwhile."""
         with self._answering(), self._engine.connect() as connection:
             rows = connection.execute(
                 select(self._messages).where(self._within(claim.ids)).order_by(self._messages.c.id)
@@ -276,7 +276,7 @@ class Store:
 
     @contextmanager
     def _owning(self) -> Iterator[Connection]:
-        """A transaction in which nobody else can change the relay's row."""
+        """A transaction in which no other relay can change the row."""
         relay = self._relay
         # A value is set to what it is: it takes the lock before anything is read, in every database.
         hold = update(relay).where(relay.c.id == THE_ROW, relay.c.owner == self._owner).values(owner=self._owner)

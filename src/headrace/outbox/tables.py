@@ -1,9 +1,9 @@
 """The two tables of an outbox: messages that wait, and one row of what the relay knows.
 
-The idea: a message's id says in which order it was added, not in which order transactions were committed, so a row may
+The idea: ids follow the order in which messages were added, not that in which transactions were committed, so a row may
 appear *behind* the relay, with a lower id than one that is out already. Therefore nothing is remembered as "all up to
 this id". The relay claims the very rows that it sees, writes their ids into its own row, publishes them, and deletes
-them; `position` counts the messages that were ever claimed, and is what the broker is told.
+them; `position` counts the messages that were ever claimed, and is committed to the broker.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ from headrace.sdk.live import Live, registered
 from headrace.sdk.logs import Logs
 from headrace.sdk.message import Outgoing, Receipt
 from headrace.sdk.metrics import Metrics, MetricsServer
-from headrace.sdk.observer import Observer
+from headrace.sdk.observer import Observer, Watch
 from headrace.sdk.payload import encode, field_of
 from headrace.sdk.providers import entered
 from headrace.sdk.runner import SubscriptionRunner
@@ -64,8 +64,6 @@ THREADS_MAX = 64
 
 
 class App:
-    """One service."""
-
     def __init__(
         self,
         name: str,
@@ -82,13 +80,13 @@ class App:
         metrics: str = "",
         traces: float = 1.0,
     ) -> None:
-        """Who owns it, what it is for and whom to ask is registered in the broker (docs/live.md) when it starts, and
-        live settings are followed from there, unless `register` is false. With `audit` it counts what it sends, for
-        `headrace pipeline audit` (docs/jobs.md). What is seen of it from outside (docs/observing.md): the level of its
-        log, and of what goes well the share that is logged; HOST:PORT where it answers Prometheus; of what it sends
-        outside of any trace the share that begins one."""
+        """At its start it registers its owner, description and contacts in the broker (docs/live.md), and follows live
+        settings from there, unless `register` is false. With `audit` it counts what it sends, for `headrace pipeline
+        audit` (docs/jobs.md). The rest is for observing it (docs/observing.md): the level of its log, and the share of
+        successes that is logged; HOST:PORT where it answers Prometheus; the share of messages sent outside of any trace
+        that begin one."""
         if not name:
-            raise ValueError("an application needs a name: its groups are called after it")
+            raise ValueError("an application needs a name (got ''). Its groups are called after it")
         self.name = name
         self.owner = owner
         self.description = description
@@ -150,13 +148,13 @@ class App:
         contacts: Sequence[str] = (),
         payload: Any = None,
     ) -> None:
-        """Say how messages of a topic are sent: which field of a payload is the key, or who chooses the partition; and
-        what is registered of it. The type of its payloads goes into the document of `asyncapi`."""
+        """Declare how messages of a topic are sent: which field of a payload is the key, or what selects the partition;
+        and what is registered of it. The type of its payloads goes into the document of `asyncapi`."""
         self._topics[name] = TopicPlan(key, select, True, owner, description, tuple(contacts), payload)
 
     @property
     def topics(self) -> Mapping[str, TopicPlan]:
-        """The topics of which it was said how they are sent to."""
+        """The topics that were declared, or that a subscription orders by a field."""
         return MappingProxyType(self._topics)
 
     def asyncapi(self, *, version: str = "") -> dict[str, Any]:
@@ -232,7 +230,7 @@ class App:
         try:
             done = await self._put(message, payload, plan)
         except Exception as error:
-            self._seen.unsent(message, error)
+            self._seen.sent([message], 0.0, error)
             if sent is not None:
                 sent(error)
             raise
@@ -358,7 +356,7 @@ class App:
     async def _sender(self, wire: str) -> SendBuffer:
         if wire not in self._senders:
             transport = await self._system.transport(wire)
-            # Somebody else may have come first.
+            # Another call may have come first.
             if wire not in self._senders:
                 self._senders[wire] = SendBuffer(transport.publish, self._seen.sent)
         return self._senders[wire]
@@ -384,7 +382,7 @@ class App:
             life.callback(threads.shutdown, wait=False)
             live = await self._go_live(life, plans, handlers)
             for (declared, wire), handler in zip(plans, handlers, strict=True):
-                seen = self._seen.subscription(declared.topic, declared.group, handler.name)
+                seen = Watch(self._seen, declared.topic, declared.group, handler.name)
                 now = Effective(declared.tuning) if live is None else live.effective(declared.name, declared.tuning)
                 in_lots = handler.batches and wire == KAFKA and in_lots_by(now.tuning)
                 kind = BatchRunner if in_lots else SubscriptionRunner
@@ -425,16 +423,11 @@ class App:
         # What runs in memory is a test, which opens no ports.
         if self._answering and self._system.address.kind != MEMORY:
             self._metrics_server = MetricsServer([self.metrics], self._answering)
-            life.callback(self._end_answers)
-
-    def _end_answers(self) -> None:
-        server, self._metrics_server = self._metrics_server, None
-        if server is not None:
-            server.close()
+            life.callback(self._metrics_server.close)
 
     async def stop(self) -> None:
-        """Take nothing more, let handlers finish, send what is in line, and go. A handler that asks for it does not
-        wait: it is waited for."""
+        """Take nothing more, let handlers finish, send what is buffered, and close. A handler that calls it does not
+        wait for it, because it waits for the handler."""
         if self._stopping is not None:
             self._stopping.set()
         if any(each.is_at_work_in(asyncio.current_task()) for each in self.running):
@@ -463,6 +456,7 @@ class App:
         self._senders.clear()
         self._given.clear()
         self._live = None
+        self._metrics_server = None
 
     async def __aenter__(self) -> App:
         await self.start()

@@ -10,9 +10,10 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
+
+import msgspec
 
 from headrace.sdk.dead_letter import topic_of
 from headrace.sdk.handler import Handler
@@ -109,7 +110,7 @@ class _Document:
             "messages": [{"$ref": message}],
             "bindings": self._consumer(declared),
             "x-headrace-scenario": declared.scenario,
-            "x-headrace-tuning": _plain(asdict(tuning)),
+            "x-headrace-tuning": msgspec.json.decode(msgspec.json.encode(tuning)),
             **_given(**{"x-headrace-ordered-by": declared.ordered_by}),
         }
         if not tuning.private:
@@ -184,11 +185,6 @@ class _Document:
 def _given(**values: Any) -> Mapping[str, Any]:
     """Those that say something."""
     return {name: value for name, value in values.items() if value}
-
-
-def _plain(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """As JSON has it."""
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def _only(value: str) -> Schema:

@@ -5,7 +5,7 @@ what it has not, and writes that to a topic of its own. Each message carries its
 that names the instance, so that the audit compares instance by instance, and what others send hides nothing.
 
 A report holds what came since the one before it, and has the next number. One that could not be written is written
-again as it was: whoever reads counts each number once, and sees which one is missing.
+again as it was: a reader counts each number once, and sees which one is missing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TIME = "headrace-time"
 
 MINUTE_MS = 60_000
 EVERY_SECONDS = 5.0
-# One that has nothing to say says so this often: silence means that it is gone.
+# An instance without messages reports this often: one that is silent for longer is gone.
 WITHIN_SECONDS = 30.0
 # How often, and how far apart, the last report is tried.
 LAST_TRIES = 3
@@ -72,7 +72,7 @@ class Audit:
         """The message with its id and its time."""
         self._numbered += 1
         moment = time.time_ns() // 1_000_000 + round(message.delay * 1_000)
-        # Whoever passes a message on with the headers that it came with sends a new one all the same.
+        # A message that is passed on with the headers that it came with is a new one all the same.
         own = {ID: f"{self.instance}-{self._numbered}".encode(), TIME: b"%d" % moment}
         return msgspec.structs.replace(message, headers={**message.headers, **own})
 

@@ -1,4 +1,4 @@
-"""Messages that are done together, and what can be told apart among them.
+"""Messages that are committed together, and the parts into which they can be divided.
 
 A chunk is one transaction as long as all goes well. When what one of its messages sends is refused for good, it must be
 parted, and a part may only move a group's offsets over messages that are done. So it falls into *blocks*: a message, or

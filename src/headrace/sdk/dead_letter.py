@@ -1,6 +1,6 @@
-"""Dead letters: where a message goes that nobody could handle, and what is written on it.
+"""Dead letters: where a message goes that could not be handled, and which headers it gets.
 
-The headers are those that Headrace's own queues write, so that `headrace redrive` brings it back, whoever put it there.
+The headers are those that Headrace's own queues write, so that `headrace redrive` works on both.
 """
 
 from __future__ import annotations
@@ -38,10 +38,9 @@ def letter(message: Message, topic: str, group: str, reason: str) -> Outgoing:
 
 
 def without_value(dead: Outgoing, message: Message, reason: str) -> Outgoing:
-    """A letter that is too large for its topic, without what makes it so. It cannot be sent back: what would be is
-    where it was, and so it does not say to whom."""
+    """A letter that is too large for its topic, without its value. It cannot be redriven, and so it names no queue."""
     log.error("a dead letter is too large, and is written without its value", message=message.id, error=reason)
     headers = {name: value for name, value in dead.headers.items() if name.startswith("headrace-") and name != QUEUE}
-    said = f"the value ({len(message.value)} bytes) is at {message.id} only, because {reason}: ".encode()
-    headers[ERROR] = (said + dead.headers[ERROR])[:REASON_BYTES]
+    note = f"the value ({len(message.value)} bytes) is at {message.id} only, because {reason}: ".encode()
+    headers[ERROR] = (note + dead.headers[ERROR])[:REASON_BYTES]
     return Outgoing(dead.topic, b"", None, headers)

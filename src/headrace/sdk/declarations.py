@@ -24,12 +24,12 @@ class TopicPlan:
     select: Select | None = None
     """Chooses the partition instead of the key."""
     declared: bool = False
-    """The application says itself that it sends to the topic."""
+    """The application declares that it sends to the topic."""
     owner: str = ""
     description: str = ""
     contacts: tuple[str, ...] = ()
     payload: Any = None
-    """What its messages are, for who reads of it: it is documented, not checked."""
+    """The type of its messages: it is documented, not checked."""
 
 
 NO_PLAN = TopicPlan()
@@ -79,7 +79,7 @@ def _named(function: Callable[..., Any]) -> str:
 
 
 def check_topic(topic: Any) -> None:
-    """Raises TypeError for what is no name at all; whether a system takes it, the system says."""
+    """Raises TypeError for what is no name at all; the system decides whether it takes the name."""
     if type(topic) is not str:
         raise TypeError(f"topic must be a name, as text (got {topic!r})")
 
@@ -95,7 +95,7 @@ def headers_of(headers: Headers) -> dict[str, bytes]:
 
 
 def keys_of(plan: TopicPlan, payloads: Sequence[Any], keys: Sequence[Key | None] | None) -> Iterable[bytes | None]:
-    """The keys of messages that are sent together: those that were given, or what the plan says."""
+    """The keys of messages that are sent together: those that were given, or those of the plan."""
     if keys is not None:
         return [None if key is None else bytes_of("key", key) for key in keys]
     if plan.key:

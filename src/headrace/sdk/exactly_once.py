@@ -1,16 +1,17 @@
 """Exactly once over Kafka's wire: a group's offsets and what handlers send, in one transaction.
 
-A chunk of messages is read and handled; what the handlers send is gathered. When every message of the chunk is done,
+A chunk of messages is read and handled; what the handlers send is buffered. When every message of the chunk is done,
 one transaction sends all of it, the dead letters too, and moves the group's offsets over the chunk. Nothing is sent
-before, so a transaction is open only as long as it takes to commit it, and a handler that is slow holds no reader up.
+before, so a transaction is open only as long as it takes to commit it, and a slow handler blocks no reader.
 
-A chunk whose transaction fails is sent again as it is; where nobody can say whether it failed, the group's offsets can,
-which are part of it. If a broker refuses for good what was sent for one of its messages, the chunk is parted until that
-one is found: the others go through, and it is tried as often as any that fails, and then goes to the dead letters.
+A chunk whose transaction fails is sent again as it is; where it is not known whether it failed, the group's offsets,
+which are part of it, decide. If a broker refuses for good what was sent for one of its messages, the chunk is divided
+until that one is found: the others are committed, and it is retried like any that fails, and then goes to the dead
+letters.
 
-A chunk of which a partition was taken away is forgotten: what is left of it is read again, and
-the partition's new owner reads the rest. The coordinator refuses the offsets of a member that does not know yet that
-it is out, and with them all that was sent.
+A chunk of which a partition was revoked is dropped: what is left of it is read again, and the partition's new owner
+reads the rest. The coordinator refuses the offsets of a member that does not know yet that it is out, and with them all
+that was sent.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ from headrace.sdk.transport import ConsumerConfig, Deliver, Delivery, PublishFai
 
 log = structlog.get_logger("headrace.sdk")
 
-# So long a chunk may take before the group is told, by asking, that its member is alive. A pause costs what is fetched.
+# A chunk may take so long before the member polls to stay in its group. A pause costs what was fetched ahead.
 QUIET_SECONDS = 1.0
-# So long readers wait for the transaction of an instance that died in the middle of it.
+# Readers wait so long for the transaction of an instance that died in the middle of it.
 TRANSACTION_SECONDS = 15
 COMMIT_SECONDS = 30.0
 BACKOFF_SECONDS = 0.2
@@ -140,16 +141,16 @@ class TransactionalReceiver(Receiver, ConsumerThread):
         self._producer: Producer | None = None
         # Its largest batches.
         self._largest = BATCH_BYTES
-        # Nothing was heard of what became of the last transaction.
+        # The result of the last transaction is not known.
         self._unsure = False
-        # What brokers refused of the transaction that is under way: codes and words.
+        # What brokers refused of the open transaction: codes and reasons.
         self._refusals: list[tuple[int, str]] = []
-        # Whether the library gave up a message of it without a word of the broker.
+        # Whether a message of it timed out in the library, without an answer of the broker.
         self._timed_out = False
         # Topics to which the chunk sends, and which are not there or closed to us.
         self._gone: set[str] = set()
-        # Where the chunk began whose handlers were last to hear that something is too large.
-        self._told: dict[Place, int] = {}
+        # Where the chunk began whose handlers were retried last because something is too large.
+        self._too_large_at: dict[Place, int] = {}
         self._thread.start()
 
     def limit(self, credit: int) -> None:
@@ -222,7 +223,7 @@ class TransactionalReceiver(Receiver, ConsumerThread):
             self._forget()
 
     def _wait_paused(self, over: Callable[[], bool]) -> None:
-        """Go on asking without taking anything: a member that does not ask is taken for dead."""
+        """Go on polling without taking anything: a member that does not poll is taken for dead."""
         try:
             while not self._closing.is_set() and not over():
                 # Also partitions that came just now.
@@ -303,9 +304,9 @@ class TransactionalReceiver(Receiver, ConsumerThread):
         if block.buried or not tuning.is_spent(block.tries):
             block.due = time.monotonic() + (tuning.backoff(block.tries) if tuning.ladder else BACKOFF_SECONDS)
             return True
-        said = f"tried {block.tries} times: what was sent for it is refused: {reason}"
+        cause = f"tried {block.tries} times: what was sent for it is refused: {reason}"
         tried = [structs.replace(each, attempt=block.tries) for each in block.messages]
-        letters = asyncio.run_coroutine_threadsafe(self._letters(tried, said), self._loop)
+        letters = asyncio.run_coroutine_threadsafe(self._letters(tried, cause), self._loop)
         self._wait_paused(lambda: letters.done() or self._chunk is not chunk or self._closing.wait(POLL_SECONDS))
         if not letters.done():
             letters.cancel()
@@ -367,7 +368,7 @@ class TransactionalReceiver(Receiver, ConsumerThread):
 
     def _said(self) -> str:
         """What was refused, and why."""
-        return "; ".join(dict.fromkeys(said for _, said in self._refusals))
+        return "; ".join(dict.fromkeys(reason for _, reason in self._refusals))
 
     def _failed(self, chunk: Chunk, sent: Sequence[Outgoing], error: KafkaError) -> str | None:
         """A transaction failed: make ready for another. What was refused, if trying again is of no use."""
@@ -386,9 +387,9 @@ class TransactionalReceiver(Receiver, ConsumerThread):
         if error.txn_requires_abort() and error.code() in REFUSED and not self._refusals:
             self._refusals.append((error.code(), error.str()))
         too_large = any(code == KafkaError.MSG_SIZE_TOO_LARGE for code, _ in self._refusals)
-        if too_large and not self._told.items() & chunk.first().items():
+        if too_large and not self._too_large_at.items() & chunk.first().items():
             # A topic takes less than it did. Handlers hear of what does not fit, when they send it anew; once.
-            self._told = chunk.first()
+            self._too_large_at = chunk.first()
             for topic in {each.topic for each in sent}:
                 self._loop.call_soon_threadsafe(self._limits.forget, topic)
         elif self._refusals and sent:
@@ -426,7 +427,7 @@ class TransactionalReceiver(Receiver, ConsumerThread):
         self._drop(partitions)
 
     def _lost(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        """Partitions are another's already."""
+        """Partitions belong to another member already."""
         self._forget(partitions)
         self._drop(partitions)
 
@@ -459,7 +460,7 @@ class TransactionalReceiver(Receiver, ConsumerThread):
                 log.debug("a partition cannot be read again", topic=each.topic, error=str(error))
 
 
-# What a broker says of a message that it will not take, however often it is sent.
+# A broker's errors for a message that it will never take.
 REFUSED = (
     KafkaError.INVALID_MSG,
     KafkaError.INVALID_MSG_SIZE,
@@ -479,7 +480,7 @@ REFUSED = (
     KafkaError._UNKNOWN_TOPIC,
 )
 TIMED_OUT = (KafkaError._TIMED_OUT, KafkaError._MSG_TIMED_OUT)
-# What the coordinator says to a member that is not of the group any more.
+# The coordinator's errors for a member that is not in the group any more.
 OUT_OF_THE_GROUP = (
     KafkaError.ILLEGAL_GENERATION,
     KafkaError.UNKNOWN_MEMBER_ID,

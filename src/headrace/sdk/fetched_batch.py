@@ -1,14 +1,14 @@
 """Messages that a Kafka consumer got together, kept together.
 
 A handler of lists gets them as one: neither a message nor a delivery is made of each, and all of them are settled in
-one step. Whoever looks at them one by one, to settle them so, has them one by one from then on.
+one step. A batch whose deliveries are looked at one by one is settled one by one from then on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, groupby
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from headrace.sdk.message import NO_HEADERS, Message
 from headrace.sdk.transport import Delivery
@@ -23,10 +23,8 @@ Run = tuple[int, int, int, int]
 Span = tuple[int, int, int]
 
 
-class Single(Protocol):
-    """Makes a delivery of one message, which is open from its offset."""
-
-    def __call__(self, puller: Puller, raw: Any, track: Track) -> Delivery: ...
+# Makes a delivery of one message, which is open from its offset.
+Single = Callable[["Puller", Any, "Track"], Delivery]
 
 
 class FetchedBatch(Sequence[Delivery]):
@@ -57,7 +55,7 @@ class FetchedBatch(Sequence[Delivery]):
 
     @property
     def whole(self) -> bool:
-        """Whether nobody has taken it apart."""
+        """Whether it can still be settled in one step."""
         return self._each is None
 
     @property
@@ -68,11 +66,11 @@ class FetchedBatch(Sequence[Delivery]):
         return [raw.value() or b"" for raw in self.raws]
 
     def spans(self) -> list[Span]:
-        """Where a whole lot lies."""
+        """The offsets of a whole batch."""
         return [(track.partition, first, end) for track, first, end, _ in self._open]
 
     def touch(self) -> bool:
-        """Let go of those whose partition is another's by now; whether any are left."""
+        """Drop those whose partition was revoked; whether any are left."""
         if self._each is None and all(self._puller.holds(track) for track, *_ in self._open):
             return True
         kept = [
@@ -92,7 +90,7 @@ class FetchedBatch(Sequence[Delivery]):
             self._puller.settle(track, first, end, count)
 
     def join(self, others: Iterable[FetchedBatch]) -> FetchedBatch:
-        """This lot with others behind it, which are no more by themselves."""
+        """This batch with others behind it, which must not be used any more."""
         for other in others:
             self.raws = self.raws + other.raws
             self._open += other._open
@@ -113,7 +111,7 @@ class FetchedBatch(Sequence[Delivery]):
 
 
 class FetchedMessages(Sequence[Message]):
-    """The messages of a lot, made when they are looked at."""
+    """The messages of a batch, made when they are read."""
 
     def __init__(self, raws: list[Any]) -> None:
         self._raws = raws
@@ -136,7 +134,7 @@ class FetchedMessages(Sequence[Message]):
         return str(self._raws[0].topic())
 
     def runs(self) -> list[Run]:
-        """Where they lie."""
+        """Their offsets, as runs."""
         found: list[Run] = []
         at = 0
         for partition, group in groupby([raw.partition() for raw in self._raws]):
@@ -159,12 +157,12 @@ def message_of(raw: Any) -> Message:
 
 
 def overlap(some: Iterable[Span], others: Sequence[Span]) -> bool:
-    """Whether a message can be of both."""
+    """Whether a message can be in both."""
     return any(one[0] == other[0] and one[1] < other[2] and other[1] < one[2] for one in some for other in others)
 
 
 def joined(parts: list[Sequence[Delivery]]) -> Sequence[Delivery]:
-    """Several as one; whole lots stay whole."""
+    """Several as one; whole batches stay whole."""
     if len(parts) == 1:
         return parts[0]
     lots = [each for each in parts if isinstance(each, FetchedBatch) and each.whole]

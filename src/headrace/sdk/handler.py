@@ -31,7 +31,7 @@ class Handler:
         self.name = getattr(function, "__qualname__", repr(function))
         self.batches = False
         self.payload: Any = None
-        """What the value of a message is decoded to; None where nobody asks for it."""
+        """What the value of a message is decoded to; None where no parameter takes it."""
         self._asynchronous = inspect.iscoroutinefunction(function)
         self._payload = ""
         self._decode: Decoder = bytes
@@ -80,7 +80,7 @@ class Handler:
     async def call(
         self, messages: Sequence[Message], payloads: list[Any], given: Mapping[type, Any], threads: Executor
     ) -> Outcome:
-        """Run it on one message, or on a batch; what it says. Raises whatever it raises, except outcomes."""
+        """Call it with one message, or with a batch; its outcome. Raises what it raises, except outcomes."""
         arguments: dict[str, Any] = {name: given[kind] for name, kind in self._given.items()}
         if self._payload:
             arguments[self._payload] = payloads if self.batches else payloads[0]
@@ -88,23 +88,23 @@ class Handler:
             arguments[self._message] = list(messages) if self.batches else messages[0]
         try:
             if self._asynchronous:
-                said = await self.function(**arguments)
+                returned = await self.function(**arguments)
             else:
                 loop = asyncio.get_running_loop()
                 # What belongs to the message being handled (its trace, its transaction) holds in the thread too.
                 context = contextvars.copy_context()
-                said = await loop.run_in_executor(threads, lambda: context.run(self.function, **arguments))
+                returned = await loop.run_in_executor(threads, lambda: context.run(self.function, **arguments))
         except Outcome as outcome:
             return outcome
-        if isinstance(said, type) and issubclass(said, Outcome):
-            said = said()
-        if isinstance(said, Outcome):
-            return said
-        if said is not None and not self._ignored:
+        if isinstance(returned, type) and issubclass(returned, Outcome):
+            returned = returned()
+        if isinstance(returned, Outcome):
+            return returned
+        if returned is not None and not self._ignored:
             self._ignored = True
             log.warning(
                 "what a handler returns is ignored, unless it is Ack, Retry or Reject",
                 handler=self.name,
-                returned=type(said).__name__,
+                returned=type(returned).__name__,
             )
         return Ack()

@@ -44,8 +44,6 @@ NO_CONFIG: Mapping[str, str] = MappingProxyType({})
 
 
 class KafkaTransport(Transport):
-    """One cluster."""
-
     def __init__(self, address: Address, client_id: str) -> None:
         self.address = address
         self.client_id = client_id
@@ -59,7 +57,7 @@ class KafkaTransport(Transport):
         client = self._client = Client(self.address.kafka, tls=context_of(self.address), client_id=self.client_id)
         try:
             await client.__aenter__()
-            # Once without retries: whoever mistyped the address wants to know now.
+            # Once without retries: a mistyped address fails now.
             await client.cluster.any_node()
         except ClientError as error:
             self._client = None
@@ -74,7 +72,7 @@ class KafkaTransport(Transport):
             try:
                 await self._producer.close()
             except ClientError:
-                pass  # whoever sent it knows
+                pass  # each sender has got its own error
         if self._client is not None:
             await self._client.__aexit__(None, None, None)
 
@@ -274,7 +272,7 @@ class KafkaReceiver(Receiver):
             "enable.auto.commit": not self.config.tuning.private,
             "auto.commit.interval.ms": 500,
             "enable.auto.offset.store": False,
-            # The library's second is long for who reads faster than it fetches.
+            # The library's second is long for a handler that is faster than fetches are.
             "fetch.queue.backoff.ms": 50,
         }
         if waiting:
@@ -326,7 +324,7 @@ class KafkaReceiver(Receiver):
             self._deliver(now)
 
     def waiting(self, message: Outgoing, seconds: float) -> Outgoing:
-        """A message, to where it waits."""
+        """A message of the retry topic that waits so long."""
         partition = partition_for(seconds, next(self._waits), self._wait_partitions)
         return structs.replace(message, topic=self.retry_topic, partition=partition)
 
@@ -341,7 +339,7 @@ class KafkaReceiver(Receiver):
         self._later.add(timer)
 
     def move(self, delivery: KafkaDelivery, target: Outgoing) -> None:
-        """Put a message elsewhere, and only then let it be done here."""
+        """Write a message to another topic, and only then settle it here."""
         self._moves.start(self._move(delivery, target))
 
     async def _move(self, delivery: KafkaDelivery, target: Outgoing) -> None:
@@ -380,11 +378,11 @@ class KafkaDelivery(Delivery):
         self._offset = read.offset
 
     def done(self) -> None:
-        """It is through, here."""
+        """It is done in the topic where it was read."""
         self._puller.settle(self._track, self._offset, self._offset + 1, 1)
 
     def touch(self) -> bool:
-        # It has no time that could be up, but its partition may be another's by now.
+        # A group has no visibility timeout, but its partition may have been revoked.
         if self._puller.holds(self._track):
             return True
         if self._once():
@@ -408,7 +406,7 @@ class KafkaDelivery(Delivery):
             return
         wait = config.tuning.backoff(message.attempt) if after is None else after
         if config.tuning.private:
-            # For this instance alone: it waits here.
+            # It is for this instance alone, and waits in memory.
             self.message = structs.replace(message, attempt=message.attempt + 1)
             self._settled = False
             self._receiver.hold(self, wait)

@@ -1,9 +1,8 @@
 """How large the messages may be that a topic takes, over Kafka's wire.
 
-A topic's limit (`max.message.bytes`) is one of batches. So it is asked for once, and nobody sends more together than
-that; a message that is too large by itself is refused before it leaves, because what goes with it is not to blame. The
-limit may be changed at any time: before a message is refused it is asked for anew, and so it is after a broker that
-refused what should have fitted.
+A topic's limit (`max.message.bytes`) is one of batches. So it is read once, and no batch exceeds it; a message that is
+too large by itself is refused before it is sent, because the messages beside it are not to blame. The limit may change
+at any time: it is read again before a message is refused, and after a broker has refused what should have fitted.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ class Limits:
         self._known: dict[str, int] = {}
 
     def has(self, topic: str) -> bool:
-        """Whether a topic was asked."""
+        """Whether a topic's limit was read."""
         return topic in self._known
 
     def known(self, topic: str) -> int:
-        """What was heard last."""
+        """The limit that was read last."""
         return self._known.get(topic, UNKNOWN)
 
     async def of(self, topic: str) -> int:
@@ -45,7 +44,7 @@ class Limits:
         return await self.renew(topic) if found is None else found
 
     async def renew(self, topic: str) -> int:
-        """The same, asked for now."""
+        """The same, read now."""
         try:
             found = {each.name: each.value or "" for each in await self._admin.topic_config(topic)}
         except ClientError as error:
@@ -58,12 +57,12 @@ class Limits:
         return limit
 
     async def extend(self, topic: str, limit: int) -> None:
-        """Let a topic take more. Brokers hear of it one after the other: who asks now may be told what was before."""
+        """Let a topic take more. Brokers learn of it one after the other, and may report the old limit for a moment."""
         await self._admin.alter_topic_config(topic, {SETTING: str(limit)})
         self._known[topic] = limit
 
     def forget(self, topic: str) -> None:
-        """It was wrong."""
+        """Read it again when it is needed."""
         self._known.pop(topic, None)
 
     async def check(self, message: Outgoing) -> None:

@@ -1,9 +1,9 @@
 """An application that is seen from outside, and set from there while it runs.
 
-At the start it reads the registry, writes its registration if that differs from what is there, and takes up what was
-set before its first message comes. From then on one task follows the registry with a long poll and takes up what
-changes; another says from time to time that this instance runs, and up to which offset it has done what was set.
-Nothing of it touches the consumers' connections or their group: a change is never a rebalance.
+At the start it reads the registry, writes its registration if that has changed, and applies the settings before its
+first message comes. From then on one task follows the registry with a long poll and applies what changes; another
+writes a heartbeat of this instance, with the offset up to which settings are applied. Neither touches the consumers'
+connections or their group: a change is never a rebalance.
 
 The application does not depend on it. Where the registry cannot be read it works by what it knew last, and tries again.
 """
@@ -48,11 +48,11 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("headrace.sdk")
 
-# So long a start waits for the registry before it goes on without.
+# A start waits so long for the registry before it goes on without.
 START_SECONDS = 10.0
 STOP_SECONDS = 3.0
 BACKOFF_FIRST, BACKOFF_MAX = 0.2, 5.0
-# So soon it is tried again to tell a queue of other retries.
+# Before a failed change of a queue's retries is tried again.
 AGAIN_SECONDS = 1.0
 # An application that sends to ever new topics is not worth a record for each.
 SENDS_MAX = 100
@@ -73,9 +73,9 @@ class Live:
         # By subscription and setting: what holds, and what does not with the reason and the offset of its record.
         self._values: dict[tuple[str, str], Value] = {}
         self._refused: dict[tuple[str, str], tuple[int, str]] = {}
-        # What the system could not be told.
-        self._untold: dict[str, str] = {}
-        self._taken_up = self._applied = 0
+        # What could not be set in the system, and why.
+        self._unset: dict[str, str] = {}
+        self._read_up_to = self._applied = 0
         self._sent: set[str] = set()
         self._due = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -89,24 +89,24 @@ class Live:
             async with asyncio.timeout(START_SECONDS):
                 await self._join()
         except (ClientError, TimeoutError) as error:
-            self._say_without(error)
+            self._log_unreadable(error)
 
     def begin(self, running: Sequence[tuple[SubscriptionRunner, Tuning]]) -> None:
-        """The subscriptions are at work, each with what the code says: follow what is set for them."""
+        """The subscriptions run, each with the values of its code: follow what is set for them."""
         self._running = running
         loop = asyncio.get_running_loop()
-        self._take_up()
+        self._apply()
         self._tasks = [loop.create_task(self._follow()), loop.create_task(self._report())]
 
     async def stop(self) -> None:
-        """Follow nothing more."""
+        """Stop following the registry."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def close(self) -> None:
-        """This instance runs no more."""
+        """Take this instance out of the registry."""
         await self.stop()
         # Should it start again, the code is asked anew.
         before, self._values = self._values, {}
@@ -116,7 +116,7 @@ class Live:
                 async with asyncio.timeout(STOP_SECONDS):
                     await self._registry.write({self._key: None})
         except (ClientError, TimeoutError) as error:
-            log.debug("the registry could not be told of the stop", app=self._app, error=str(error))
+            log.debug("the stop could not be registered", app=self._app, error=str(error))
         finally:
             await self._registry.close()
             await self._client.close()
@@ -147,13 +147,13 @@ class Live:
         if not _same(directory.apps.get(self._app), self._registration):
             values[APP, self._app] = self._registration
         now_ms = time.time_ns() // 1_000_000
-        # Those that were killed could not say so.
+        # Instances that were killed are still registered.
         lost = [each for each in directory.instances.get(self._app, {}).values() if not each.alive(now_ms)]
         values |= {(INSTANCE, self._app, each.id): None for each in lost}
         if values:
             await self._registry.write(values)
         self._joined = True
-        self._take_up()
+        self._apply()
 
     async def _follow(self) -> None:
         delay = BACKOFF_FIRST
@@ -167,26 +167,26 @@ class Live:
                 while True:
                     keys = await self._registry.next()
                     if any(key[:2] == (LIVE, self._app) for key in keys):
-                        self._take_up()
+                        self._apply()
             except Exception as error:
-                # Whatever it is, the application goes on, and so does this.
+                # Whatever the error is, the application and this task go on.
                 if self._joined:
-                    self._say_without(error)
+                    self._log_unreadable(error)
                 self._joined = False
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, BACKOFF_MAX)
 
-    def _say_without(self, error: BaseException) -> None:
+    def _log_unreadable(self, error: BaseException) -> None:
         log.warning(
             "the registry cannot be read: settings stay as they are until it can",
             app=self._app,
             error=str(error) or type(error).__name__,
         )
 
-    # --- taking up ----------------------------------------------------------------------------------------------------
+    # --- applying ----------------------------------------------------------------------------------------------------
 
-    def _take_up(self) -> None:
-        """Let what was set hold here."""
+    def _apply(self) -> None:
+        """Apply the settings to this instance."""
         before = self._values
         self._values = self._understood()
         self._set_logs(before)
@@ -195,9 +195,9 @@ class Live:
             if (running.tuning, running.paused) != (wanted.tuning, wanted.paused):
                 running.change(wanted.tuning, paused=wanted.paused)
         if before != self._values:
-            said = {f"{scope or '*'} {name}": value for (scope, name), value in self._values.items()}
-            log.info("settings were taken up", app=self._app, settings=said)
-        self._taken_up = self._registry.position
+            settings = {f"{scope or '*'} {name}": value for (scope, name), value in self._values.items()}
+            log.info("settings were applied", app=self._app, settings=settings)
+        self._read_up_to = self._registry.position
         self._due.set()
 
     def _set_logs(self, before: Mapping[tuple[str, str], Value]) -> None:
@@ -236,39 +236,39 @@ class Live:
         self._refused = refused
         return values
 
-    # --- saying so ----------------------------------------------------------------------------------------------------
+    # --- reporting ----------------------------------------------------------------------------------------------------
 
     async def _report(self) -> None:
         while True:
             self._due.clear()
-            taken_up = self._taken_up
-            await self._tell_systems()
-            if not self._untold:
-                self._applied = taken_up
+            read_up_to = self._read_up_to
+            await self._set_retries()
+            if not self._unset:
+                self._applied = read_up_to
             if self._joined:
                 await self._write()
-            wait = HEARTBEAT_SECONDS if not self._untold else AGAIN_SECONDS
+            wait = HEARTBEAT_SECONDS if not self._unset else AGAIN_SECONDS
             try:
                 async with asyncio.timeout(wait):
                     await self._due.wait()
             except TimeoutError:
                 pass
 
-    async def _tell_systems(self) -> None:
-        """A queue keeps to the retries itself, and must hear of them."""
-        untold: dict[str, str] = {}
+    async def _set_retries(self) -> None:
+        """A queue retries by settings of its own."""
+        unset: dict[str, str] = {}
         for running, _ in self._running:
             try:
                 await running.match_retries()
             except Exception as error:
                 what = f"{running.name} retries"
-                untold[what] = str(error)
-                if what not in self._untold:
+                unset[what] = str(error)
+                if what not in self._unset:
                     log.warning("other retries cannot be set yet", subscription=running.name, error=str(error))
-        self._untold = untold
+        self._unset = unset
 
     async def _write(self) -> None:
-        refused = {f"{scope or '*'} {name}": why for (scope, name), (_, why) in self._refused.items()} | self._untold
+        refused = {f"{scope or '*'} {name}": why for (scope, name), (_, why) in self._refused.items()} | self._unset
         me = Instance(self._app, self.id, socket.gethostname(), os.getpid(), self._started_ms, self._applied, refused)
         values: dict[Key, msgspec.Struct | None] = {self._key: me}
         known = self._registry.directory.sends.get(self._app, set())
@@ -284,7 +284,7 @@ class Live:
 def registered(
     app: App, topics: Mapping[str, TopicPlan], subscriptions: Iterable[tuple[Subscription, str, Handler]]
 ) -> Registration:
-    """What the code says of an application: the topics that it declares, and what reads by which wire."""
+    """An application as its code declares it: the topics that it sends to, and what reads by which wire."""
     reads = [
         SubscriptionEntry(
             each.topic, each.group, each.scenario, wire, handler.name, each.tuning, each.ordered_by, each.description
@@ -308,5 +308,5 @@ def registered(
 
 
 def _same(there: Registration | None, mine: Registration) -> bool:
-    """Whether the registry says what the code says, whenever it was written."""
+    """Whether two registrations are the same but for their time."""
     return there is not None and msgspec.structs.replace(there, at_ms=mine.at_ms) == mine

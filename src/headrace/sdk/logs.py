@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from traceback import format_exception, print_exc
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -18,7 +18,10 @@ from headrace.format.sampling import is_kept, kept, seed_of, threshold
 from headrace.sdk.fetched_batch import FetchedMessages
 from headrace.sdk.message import Message, Outgoing
 from headrace.sdk.outcome import ACK
-from headrace.sdk.tracing import Subject, trace_id_of
+from headrace.sdk.tracing import trace_id_of
+
+if TYPE_CHECKING:
+    from headrace.sdk.observer import Watch
 
 log = structlog.get_logger("headrace.sdk")
 
@@ -27,8 +30,6 @@ KEY_CHARACTERS = 200
 
 
 class Logs:
-    """One application's."""
-
     def __init__(self, app: str, level: str = "info", sample: float = 0.01) -> None:
         self._app = app
         self._seeds: dict[tuple[str, int], int] = {}
@@ -77,8 +78,7 @@ class Logs:
 
     def handled(
         self,
-        subject: Subject,
-        handler: str,
+        subject: Watch,
         messages: Sequence[Message],
         result: str,
         reason: str,
@@ -106,7 +106,7 @@ class Logs:
                 "id": message.id,
                 "key": _shown(message.key),
                 "group": subject.group,
-                "handler": handler,
+                "handler": subject.handler,
                 "attempt": message.attempt + tried - 1,
                 "result": result,
                 "reason": reason,
@@ -120,14 +120,14 @@ class Logs:
                 fields["exception"] = "".join(format_exception(error))
             _write(level, "handled", fields)
 
-    def late(self, subject: Subject, handler: str, message: str, operation: str) -> None:
+    def late(self, subject: Watch, message: str, operation: str) -> None:
         """A settlement came too late."""
         if self._least <= LEVELS["warning"]:
             fields = {
                 "app": self._app,
                 "topic": subject.topic,
                 "group": subject.group,
-                "handler": handler,
+                "handler": subject.handler,
                 "id": message,
                 "result": operation,
                 "reason": "the message was another consumer's by then, or dead",
@@ -170,8 +170,8 @@ def _write(level: str, event: str, fields: dict[str, Any]) -> None:
     try:
         getattr(log, level)(event, **fields)
     except Exception:
-        # Whoever set up the log, or filled the disk, hears of it where logging's own library would say it too. What is
-        # watched must not be harmed by it.
+        # A log that is set up badly, or a full disk, is reported where the standard library's logging reports it too.
+        # It must not harm the application.
         print_exc()
 
 

@@ -3,7 +3,7 @@
 It has what handlers see of a Headrace: topics with partitions, queues and groups, credit, attempts, ladders, timeouts,
 order by key, dead letters, delays; no ports, no threads, no files. Everything happens in `World.turn`, which runs after
 each change and hands out what can be handed out, so between changes there is never anything left to do: that is how
-a test can know that all is settled. Its clock may be one that stands still until it is told to move.
+a test can know that all is settled. Its clock may be one that only the test moves.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ log = structlog.get_logger("headrace.sdk")
 
 
 class ManualClock:
-    """A clock that moves when it is told to."""
+    """A clock that the test moves."""
 
     def __init__(self, now: float) -> None:
         self.now = now
@@ -224,7 +224,7 @@ class World:
     # --- time ---
 
     def next_due(self) -> float | None:
-        """When something happens that nobody has to do anything for."""
+        """When something happens by itself: a delay, a retry or a visibility timeout ends."""
         with self._lock:
             moments = [self._delayed[0].due] if self._delayed else []
             moments += (due for group in self._groups.values() if (due := group.next_due()) is not None)

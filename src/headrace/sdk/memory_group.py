@@ -1,8 +1,8 @@
 """A queue or a group of a world in memory: what it knows of each message, and who gets the next.
 
-Messages come in the order of their partition, those that come again in turn with those that are new. With order by key
-a message waits behind the unsettled one of its key. A queue hands any message to whoever has room; a group of Kafka's
-kind divides the partitions among its members, and does not time out.
+Messages come in the order of their partition; redeliveries take turns with new ones. With order by key a message waits
+behind the unsettled one of its key. A queue delivers any message to any receiver that has room; a group of Kafka's kind
+divides the partitions among its members, and has no visibility timeout.
 """
 
 from __future__ import annotations
@@ -44,8 +44,6 @@ class Entry:
 
 
 class Group:
-    """One queue or group."""
-
     def __init__(self, world: World, config: ConsumerConfig, *, divided: bool) -> None:
         self.config = config
         self.cursors: list[int] = []
@@ -112,7 +110,7 @@ class Group:
         self.finish(entry)
 
     def touch(self, entry: Entry) -> None:
-        """Let a delivery's time begin anew."""
+        """Restart a delivery's visibility timeout."""
         if self.config.tuning.timeout and not self._divided:
             entry.deadline = self._world.clock() + self.config.tuning.timeout
             heapq.heappush(self._deadlines, (entry.deadline, next(self._numbers), entry))

@@ -12,25 +12,19 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from headrace.sdk.values import seconds_of
 
+if TYPE_CHECKING:
+    from headrace.sdk.leases import Leases
+
 NO_HEADERS: Mapping[str, bytes] = MappingProxyType({})
 
 
-class Holder(Protocol):
-    """Has the leases of the messages that are being handled."""
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop: ...
-
-    def extend(self, message: Message, seconds: float) -> bool: ...
-
-
-handling: ContextVar[Holder | None] = ContextVar("headrace_handling", default=None)
+handling: ContextVar[Leases | None] = ContextVar("headrace_handling", default=None)
 """Where a handler runs: not in the message, which would then lead back to itself."""
 
 
@@ -56,23 +50,23 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     async def extend(self, seconds: float | timedelta) -> bool:
         """Keep the message for at least so long from now: for a handler that knows that it will take more than
         `timeout_max`. False where the system does not allow that, or another consumer has the message by now."""
-        return _holder().extend(self, seconds_of("seconds", seconds))
+        return _current_leases().extend(self, seconds_of("seconds", seconds))
 
     def extend_blocking(self, seconds: float | timedelta) -> bool:
         """The same, for a handler that is not async and runs in a thread."""
-        holder, given = _holder(), seconds_of("seconds", seconds)
+        leases, given = _current_leases(), seconds_of("seconds", seconds)
 
         async def extend() -> bool:
-            return holder.extend(self, given)
+            return leases.extend(self, given)
 
-        return asyncio.run_coroutine_threadsafe(extend(), holder.loop).result()
+        return asyncio.run_coroutine_threadsafe(extend(), leases.loop).result()
 
 
-def _holder() -> Holder:
-    holder = handling.get()
-    if holder is None:
+def _current_leases() -> Leases:
+    leases = handling.get()
+    if leases is None:
         raise RuntimeError("a message is extended by the handler that has it, while it runs")
-    return holder
+    return leases
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):

@@ -1,4 +1,4 @@
-"""Which names topics, groups and applications may have, so that a wrong one is said before it reaches a system."""
+"""Which names topics, groups and applications may have, so that a wrong one fails before it reaches a system."""
 
 from __future__ import annotations
 

@@ -43,14 +43,14 @@ HEARTBEAT_MS = 30_000
 BACKOFF_FIRST, BACKOFF_MAX = 0.05, 5.0
 PUBLISH_SECONDS = 30.0
 SUBSCRIBE_SECONDS = 30.0
-# In one MPUB: well below what an nsqd takes as it comes (5 MiB), which it does not say.
+# In one MPUB: well below nsqd's default limit (5 MiB), which it does not report.
 MULTI_BYTES = 1_048_576
 EPHEMERAL = "#ephemeral"
 # So long after its delivery a message can be kept by touching it: a day, the most that a queue takes.
 LEASE_SECONDS = 86_400
-# nsqd's own default of that, for one that does not say.
+# nsqd's default, for one that does not report it.
 NSQD_LEASE_MS = 900_000
-# What was said of a message, by the command that said it.
+# How a message was settled, by the command.
 SETTLEMENTS = {b"FIN": "ack", b"REQ": "retry"}
 # Why a message is dead, on a plain nsqd.
 ERROR_HEADER = "headrace-error"
@@ -169,14 +169,14 @@ class NsqTransport(Transport):
             return self._out
 
     def identity(self, timeout: float | None = None) -> dict[str, Any]:
-        """What a connection says of itself."""
-        said: dict[str, Any] = {
+        """What a connection sends with IDENTIFY."""
+        features: dict[str, Any] = {
             "client_id": self._client_id,
             "hostname": socket.gethostname(),
             "user_agent": "headrace-sdk",
             "heartbeat_interval": HEARTBEAT_MS,
         }
-        return said if timeout is None else {**said, "msg_timeout": round(timeout * 1_000)}
+        return features if timeout is None else {**features, "msg_timeout": round(timeout * 1_000)}
 
     # --- receiving ---
 
@@ -225,7 +225,7 @@ class NsqReceiver(Receiver):
         self._again: asyncio.Task[None] | None = None
         self._closed = False
         self._burials = BackgroundTasks()
-        # Deliveries of which the server said, when they were touched, that they are over.
+        # Deliveries that the server reported as over when they were touched.
         self._taken_back: set[bytes] = set()
 
     @property
@@ -258,7 +258,7 @@ class NsqReceiver(Receiver):
 
     def _lost(self, connection: NsqConnection) -> None:
         if connection is not self._connection:
-            # It was not subscribed yet: whoever connects hears of it there, and tries again if anybody does.
+            # It was not subscribed yet: `_connect` raises, and its caller decides whether to try again.
             return
         self._connection = None
         if not self._closed:
@@ -403,7 +403,7 @@ class NsqDelivery(Delivery):
         elif spent:
             self._receiver.bury(self, reason)
         else:
-            # Nobody has told an ephemeral channel of the ladder, and a plain nsqd knows none.
+            # An ephemeral channel has no retry schedule, and neither has a plain nsqd.
             delay_ms = round((tuning.backoff(attempt) if after is None else after) * 1_000)
             if self.connection.extended:
                 self._requeue(delay_ms, reason)

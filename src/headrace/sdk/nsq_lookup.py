@@ -1,8 +1,8 @@
 """A subscription to every nsqd that has the topic, as nsqlookupd knows them.
 
-The look-up services are asked again and again, all of them, and what any of them names is connected to. What none of
-them names any more is let go once its connection is lost, and not before: a look-up that was just started knows nobody
-yet. The credit is divided among the connections.
+It polls all lookup services, and connects to every nsqd that one of them names. An nsqd that none of them names any
+more is dropped once its connection is lost, and not before: a lookup service that has just started knows no nsqd yet.
+The credit is divided among the connections.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace.sdk.transport import ConsumerConfig, Deliver, Receiver
 log = structlog.get_logger("headrace.sdk")
 
 POLL_SECONDS = 15.0
-# While nobody is known who has the topic.
+# While no nsqd with the topic is known.
 POLL_EAGERLY_SECONDS = 1.0
 JITTER = 0.3
 ANSWER_SECONDS = 5.0
@@ -49,7 +49,7 @@ class LookupReceiver(Receiver):
         self._polling: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Raises Unsuited where no look-up answers: whoever mistyped the address wants to know now."""
+        """Raises Unsuited where no lookup service answers: a mistyped address fails now."""
         if not self.config.tuning.private:
             # So that an nsqd which has the topic later makes the channel with it, and none of its messages is missed.
             await self._everywhere("POST", "/channel/create", channel=self._channel)
@@ -86,7 +86,7 @@ class LookupReceiver(Receiver):
                 log.error("nsqds could not be looked for", topic=self.config.topic, exc_info=error)
 
     async def _poll(self) -> bool:
-        """Connect to those that are new, let go of those that went; whether anybody answered."""
+        """Connect to nsqds that are new, drop those that are gone; whether a lookup service answered."""
         answers = await self._everywhere("GET", "/lookup")
         named = {address for answer in answers for address in _addresses(answer)}
         for address in sorted(named - self._found.keys()):
@@ -115,7 +115,7 @@ class LookupReceiver(Receiver):
         self.limit(self._credit)
 
     async def _everywhere(self, method: str, path: str, **parameters: str) -> list[Any]:
-        """The answers of those look-ups that answer."""
+        """The answers of those lookup services that answer."""
         query = urlencode({"topic": self.config.topic, **parameters})
         asked = [asyncio.to_thread(_ask, method, f"http://{each}{path}?{query}") for each in self._lookups]
         answers = []

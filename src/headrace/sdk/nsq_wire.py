@@ -73,13 +73,13 @@ class NsqConnection:
     async def connect(
         self, host: str, port: int, identify: Mapping[str, Any], tls: ssl.SSLContext | None = None
     ) -> None:
-        """Connect and say who this is. Raises OSError or NsqError."""
+        """Connect and identify. Raises OSError or NsqError."""
         reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port), CONNECT_SECONDS)
         self._writer = writer
         writer.write(MAGIC)
         self._reading = asyncio.get_running_loop().create_task(self._read(reader))
-        said = {**identify, "feature_negotiation": True, "headrace": 1, "tls_v1": tls is not None}
-        body = json.dumps(said).encode()
+        features = {**identify, "feature_negotiation": True, "headrace": 1, "tls_v1": tls is not None}
+        body = json.dumps(features).encode()
         try:
             answer = await asyncio.wait_for(self.ask(b"IDENTIFY\n" + SIZE.pack(len(body)) + body), CONNECT_SECONDS)
             if tls is not None:
@@ -116,7 +116,7 @@ class NsqConnection:
             self._writer.write(command)
 
     async def drained(self) -> None:
-        """Wait until what was written is on its way."""
+        """Wait until the write buffer has room."""
         if self._writer is not None:
             try:
                 await self._writer.drain()
@@ -124,7 +124,7 @@ class NsqConnection:
                 pass
 
     async def close(self) -> None:
-        """Send what was written, and go."""
+        """Close the connection behind what was written."""
         writer, reading = self._writer, self._reading
         self._end(NsqError("the connection was closed"))
         if writer is not None:

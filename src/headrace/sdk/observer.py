@@ -1,7 +1,7 @@
-"""What is seen of an application from outside: told at each step of a message's way, it keeps logs, figures and traces.
+"""What is seen of an application from outside: logs, metrics and traces.
 
-The parts that do the work tell it four things, each in one call: a message is published, some were received, a handler
-is at work on them, they were settled.
+The rest of the framework reports four events, each in one call: a message is published, messages were received, a
+handler works on them, they were settled.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ clock = time.perf_counter
 
 
 class Observer:
-    """One application's."""
-
     def __init__(self, logs: Logs, metrics: Metrics, traces: float) -> None:
         """`traces`: of what is sent outside of any trace, so much begins one."""
         if not 0 <= traces <= 1:
@@ -53,18 +51,10 @@ class Observer:
         return self.tracing.publish(topic, key, headers)
 
     def sent(self, messages: Sequence[Outgoing], seconds: float, error: Exception | None) -> None:
-        """Messages went out together, or did not."""
+        """Messages were sent together, or failed."""
         self.metrics.count_sent(messages, seconds, type(error).__name__ if error is not None else "")
         if error is not None:
             self.logs.unsent(messages, error, seconds)
-
-    def unsent(self, message: Outgoing, error: Exception) -> None:
-        """A message did not even come into the line."""
-        self.sent([message], 0.0, error)
-
-    def subscription(self, topic: str, group: str, handler: str) -> Watch:
-        """For a subscription to tell what happens in it."""
-        return Watch(self, topic, group, handler)
 
 
 class Watch:
@@ -97,17 +87,17 @@ class Watch:
         return Work(self, messages, tried, attempts)
 
     def processed(self, error: str, seconds: float) -> None:
-        """A handler is through."""
+        """A handler has ended."""
         self._metrics.processed.of("process", self.topic, self.group, error).add(seconds)
 
     def rejected(self, message: Message, reason: str) -> None:
-        """A message is given up without a handler."""
-        self.logs.handled(self, self.handler, [message], REJECT, reason, 0.0)
+        """A message is rejected without a handler."""
+        self.logs.handled(self, [message], REJECT, reason, 0.0)
 
     def late(self, message: str, operation: str) -> None:
         """A settlement came too late: the message was another consumer's by then, or dead."""
         self._late.value += 1
-        self.logs.late(self, self.handler, message, operation)
+        self.logs.late(self, message, operation)
 
     def gathered(self, messages: Sequence[Outgoing]) -> None:
         """Messages go out with the transaction of what they are the effect of."""
@@ -123,7 +113,7 @@ class Watch:
 
 
 class Work:
-    """A handler at work. It is told the outcome, and the error if there was one, before it is left."""
+    """A handler at work. Its outcome, and its error if there was one, are set before the block ends."""
 
     __slots__ = ("_attempts", "_began", "_ended", "_messages", "_tried", "_watch", "error", "outcome")
 
@@ -144,14 +134,14 @@ class Work:
         seconds = clock() - self._began
         watch, messages = self._watch, self._messages
         if kind is not None:
-            # Cut short: the application is stopping, and somebody else will get it.
+            # Cancelled: the application stops, and another consumer will get the messages.
             self._ended(kind.__name__, str(error))
             return
         outcome = self.outcome
         if isinstance(outcome, Ack):
             self._ended("", "")
             watch.processed("", seconds)
-            watch.logs.handled(watch, watch.handler, messages, ACK, "", seconds, tried=self._tried)
+            watch.logs.handled(watch, messages, ACK, "", seconds, tried=self._tried)
             return
         failure = type(self.error or outcome).__name__
         reason = str(outcome)
@@ -161,11 +151,11 @@ class Work:
         story = self.error
         for each in messages:
             result = REJECT if self._is_last(each) else outcome.operation
-            watch.logs.handled(watch, watch.handler, [each], result, reason, seconds, tried=self._tried, error=story)
+            watch.logs.handled(watch, [each], result, reason, seconds, tried=self._tried, error=story)
             story = None
 
     def _is_last(self, message: Message) -> bool:
-        """One that has had its attempts is not tried again, whatever the handler says."""
+        """One that has had its attempts is not retried, whatever its outcome."""
         return 0 < self._attempts < message.attempt + self._tried
 
 
@@ -173,7 +163,7 @@ def attributes_of(address: Address) -> dict[str, str | int]:
     """What is known of a system, by OpenTelemetry's names."""
     found: dict[str, str | int] = {"messaging.system": address.kind}
     server = address.kafka or address.nsq
-    # Of several, nobody can say here which one it will be.
+    # Of several it is not known which one will be used.
     if server and "," not in server:
         host, _, port = server.rpartition(":")
         found |= {"server.address": host, "server.port": int(port)}

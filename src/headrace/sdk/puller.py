@@ -1,7 +1,7 @@
 """A consumer of Kafka's own library in a thread of its own, and how far its group is.
 
-A group's offset can only say "everything up to here". So what is settled out of turn is remembered, and the offset
-moves when nothing before it is open. What came together may be open, and settled, as one.
+A group's offset means "everything before it". So what is settled out of order is remembered, and the offset moves when
+nothing before it is open. Messages that were fetched together may be open, and settled, as one.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from headrace.sdk.consumer_thread import POLL_SECONDS, ConsumerThread
 
 POLL_MESSAGES = 1_000
-# So many may wait for a worker before more are asked for, unless the handler wants more at once.
+# No more are fetched while so many wait for workers, unless a handler takes more at once.
 AHEAD_MESSAGES = 500
 
 
 class Track:
-    """What is open of one partition, from when it was given to this consumer until it is taken away."""
+    """What is open of one partition, from its assignment to this consumer until it is revoked."""
 
     __slots__ = ("_done", "_open", "partition")
 
@@ -72,9 +72,9 @@ class Puller(ConsumerThread):
         # Positions for the thread to note: the library does not take them while it waits for messages elsewhere.
         self._moved: dict[int, int] = {}
         self.on_revoked: Callable[[], None] = lambda: None
-        """Called on the loop when partitions were."""
+        """Called on the loop when partitions were revoked."""
         self.backlog: Callable[[], int] = lambda: 0
-        """How many messages wait for a worker; asked in the thread as well."""
+        """How many messages wait for a worker; called in the thread as well."""
 
     def start(self, credit: int, most: int) -> None:
         """Fetch until so many are unsettled, and hand over up to `most` at once."""
@@ -110,7 +110,7 @@ class Puller(ConsumerThread):
         self._through += count
         self.check_room()
         position = track.settle(offset, end)
-        # A partition that was taken away meanwhile is another's, or is read again from what was committed.
+        # A partition that was revoked meanwhile is read again from what was committed.
         if position is not None and self.holds(track):
             self._moved[track.partition] = position
 
@@ -127,7 +127,7 @@ class Puller(ConsumerThread):
             self.check_room()
 
     def holds(self, track: Track) -> bool:
-        """Whether the partition was not taken away since."""
+        """Whether the partition was not revoked since."""
         return self._tracks.get(track.partition) is track
 
     def _forget(self, partitions: list[int]) -> None:
@@ -165,7 +165,7 @@ class Puller(ConsumerThread):
         self._assigned = self._reached()
 
     def _reached(self) -> list[TopicPartition]:
-        """Where another consumer goes on: partitions that were assigned are nobody else's meanwhile."""
+        """Where the next consumer goes on: no other member gets partitions that were assigned by hand."""
         try:
             positions = self._consumer.position(self._assigned) if self._assigned else []
         except (KafkaException, RuntimeError):
@@ -179,7 +179,7 @@ class Puller(ConsumerThread):
             try:
                 found += self._consumer.consume(count - 1, 0)
             except KafkaException:
-                pass  # what came is not lost by it, and the next call says it again
+                pass  # what came is kept, and the next call raises it again
         return found
 
     def _pass_on(self, found: list[Any]) -> None:
@@ -193,7 +193,7 @@ class Puller(ConsumerThread):
         garbage collector, which would walk over them again and again, and they are at hand when they are used."""
         if self._is_full():
             self._full = True
-            # Only now, because whoever made room before did not see that anybody waits.
+            # Checked again, because `check_room` does nothing before `_full` is set.
             if self._is_full():
                 self._room.wait(POLL_SECONDS)
             self._full = False
@@ -203,7 +203,7 @@ class Puller(ConsumerThread):
     def _is_full(self) -> bool:
         if self._fetched - self._through >= self._credit:
             return True
-        # Who has stopped goes on when half of it is gone, and not for each message.
+        # It goes on when half of the backlog is gone, and not for each message.
         enough = (self._enough + 1) // 2 if self._full else self._enough
         return self._fetched - self._arrived + self.backlog() >= enough
 
@@ -214,13 +214,13 @@ class Puller(ConsumerThread):
             try:
                 self._consumer.store_offsets(offsets=[TopicPartition(self._topic, partition, position)])
             except KafkaException:
-                pass  # the partition is another's now, who reads from what was committed
+                pass  # the partition was revoked: its new owner reads from what was committed
 
     def _given(self, _: Consumer, partitions: Sequence[TopicPartition]) -> None:
-        # They are not paused, whatever those are that were here before.
+        # New partitions are not paused, even if the others are.
         self._paused = False
 
     def _revoked(self, _: Consumer, partitions: Sequence[TopicPartition]) -> None:
-        # What is settled by now is committed with it.
+        # What is settled by now is committed with the revocation.
         self._note()
         self._loop.call_soon_threadsafe(self._forget, [each.partition for each in partitions])

@@ -1,10 +1,10 @@
-"""Who is there: applications, their running instances, and what was set for them, in a compacted topic of the broker.
+"""The registry: applications, their running instances, and what was set for them, in a compacted topic of the broker.
 
-Everything is a record under a key of its own, so whoever writes one thing cannot undo another. The topic's offsets are
-the revisions: an instance says up to which offset it has done what stands there. Reached by Kafka's wire, it is the
-same on Headrace and on an Apache Kafka.
+Each fact is a record under a key of its own, so that writers do not overwrite each other. The topic's offsets are the
+revisions: an instance reports up to which offset it has applied the settings. Over Kafka's wire it works on Headrace
+and on Apache Kafka alike.
 
-["app", NAME]                         what the code says; written when it differs from what is there
+["app", NAME]                         what the code declares; written when it has changed
 ["sends", NAME, TOPIC]                that the application was seen to send to a topic
 ["instance", NAME, ID]                a process that runs; written anew every few seconds, taken out when it stops
 ["live", NAME, SUBSCRIPTION, SETTING] a value that was set; the subscription is empty where it is for all of them
@@ -27,9 +27,9 @@ log = structlog.get_logger("headrace.sdk")
 TOPIC = "headrace-apps"
 TOPIC_CONFIG: Mapping[str, str] = {
     "cleanup.policy": "compact",
-    # Whether an instance was heard of is judged by the broker's clock, not by that of its machine.
+    # Heartbeats are judged by the broker's clock, not by that of the instance's machine.
     "message.timestamp.type": "LogAppendTime",
-    # Whoever starts reads all of it: little is left behind uncompacted.
+    # An instance that starts reads all of it: little is left uncompacted.
     "segment.bytes": "1048576",
     "segment.ms": "3600000",
     "min.cleanable.dirty.ratio": "0.1",
@@ -40,7 +40,7 @@ APP, SENDS, INSTANCE, LIVE = "app", "sends", "instance", "live"
 KEY_PARTS = {APP: 2, SENDS: 3, INSTANCE: 3, LIVE: 4}
 
 HEARTBEAT_SECONDS = 10.0
-# Without a word for so long, an instance is taken for dead.
+# An instance without a heartbeat for so long is taken for dead.
 EXPIRY_SECONDS = 30.0
 # A change wakes the broker's long poll at once; this only bounds how long an idle one lasts.
 POLL_SECONDS = 20.0
@@ -67,7 +67,7 @@ class SubscriptionEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TopicEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A topic that an application says it sends to."""
+    """A topic that an application declares that it sends to."""
 
     name: str
     key: str = ""
@@ -128,7 +128,7 @@ class Setting(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Directory:
-    """What the topic says, as far as it was read."""
+    """The contents of the topic, as far as it was read."""
 
     def __init__(self) -> None:
         self.apps: dict[str, Registration] = {}
@@ -137,7 +137,7 @@ class Directory:
         self.settings: dict[str, dict[tuple[str, str], Setting]] = {}
         """Per application the values that were set, by subscription and name."""
         self.revisions: dict[str, int] = {}
-        """Per application the offset of the last word on its settings."""
+        """Per application the offset of the last change of its settings."""
 
     def take(self, record: Record) -> Key | None:
         """One more record; its key, or None where it is none of ours."""
@@ -207,7 +207,7 @@ class Registry:
     async def open(self, *, create: bool = True) -> bool:
         """Read all that is there; false where there is no such topic, and none is to be made. Raises ClientError."""
         cluster = self._client.cluster
-        # Once without retries: where nothing answers, that is said now.
+        # Once without retries: where nothing answers, this fails now.
         await cluster.any_node()
         cluster.forget([TOPIC])
         try:

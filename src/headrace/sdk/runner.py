@@ -28,13 +28,11 @@ from headrace.sdk.transport import Delivery, Receiver, UnsupportedPublish
 
 log = structlog.get_logger("headrace.sdk")
 
-# So long a worker goes on before it lets others of the loop have their turn.
+# A worker runs so long before it yields to the loop.
 TURN_SECONDS = 0.01
 
 
 class SubscriptionRunner:
-    """One subscription."""
-
     def __init__(
         self,
         name: str,
@@ -50,7 +48,7 @@ class SubscriptionRunner:
         self.paused = False
         """Nothing is taken, and no handler is called; what was fetched before waits."""
         self.handled = 0
-        """Messages that handlers are through with, whatever they said."""
+        """Messages that handlers have finished, whatever the outcome."""
         self._seen = seen
         self._handler = handler
         self._ordered_by = ordered_by
@@ -85,7 +83,7 @@ class SubscriptionRunner:
         receiver.on_late = self._seen.late
         if self.tuning.timeout:
             self._keeping = asyncio.get_running_loop().create_task(self._keep_all())
-        self._man()
+        self._start_workers()
 
     def change(self, tuning: Tuning, *, paused: bool = False) -> None:
         """Other values from now on; what is being handled is not disturbed. `match_retries` does the rest."""
@@ -93,12 +91,12 @@ class SubscriptionRunner:
         self.tuning, self.paused = tuning, paused
         if self._receiver is not None and not self._draining:
             self._receiver.limit(0 if paused else tuning.credit)
-        # Who waits for the rate waits for the old one.
+        # Workers that wait for the rate wait for the old one.
         self._next = 0.0
         self._look_again()
         if resumed:
             self._keep()
-        self._man()
+        self._start_workers()
 
     async def match_retries(self) -> None:
         """Let the system know of other retries, where it is the one to keep to them. Raises Unsuited or OSError."""
@@ -129,13 +127,13 @@ class SubscriptionRunner:
 
     @property
     def ahead(self) -> int:
-        """Messages that a worker who is free could take."""
+        """Messages that a free worker could take."""
         return len(self._ready)
 
     @property
     def waiting(self) -> int:
         """Messages that were delivered and are not settled."""
-        # A copy of the lines, because whoever asks for figures is another thread.
+        # A copy of the lines, because metrics are read in another thread.
         return len(self._ready) + sum(map(len, list(self._lines.values()))) + self._busy
 
     @property
@@ -159,11 +157,11 @@ class SubscriptionRunner:
             await self._receiver.drain()
 
     async def stop(self, grace: float) -> None:
-        """Take nothing more, let the handlers finish what has come for so many seconds, and go."""
+        """Take nothing more, let the handlers finish what has come for so many seconds, and close."""
         receiver = self._receiver
         await self.drain()
         if self.paused:
-            # Nobody will handle it here.
+            # It will not be handled here.
             self._ready.clear()
             self._lines.clear()
             self._look_again()
@@ -184,8 +182,8 @@ class SubscriptionRunner:
 
     # --- workers ---
 
-    def _man(self) -> None:
-        """As many workers as are wanted. One too many goes when it has nothing to do."""
+    def _start_workers(self) -> None:
+        """Start the workers that are missing. One too many ends when it has nothing to do."""
         while len(self._workers) < self.tuning.workers:
             worker = asyncio.get_running_loop().create_task(self._work())
             self._workers.add(worker)
@@ -427,7 +425,7 @@ class SubscriptionRunner:
         self._settle(good, outcome, sent)
 
     async def _try(self, good: list[Delivery], payloads: list[Any], tried: int) -> tuple[Outcome, Sequence[Outgoing]]:
-        """What the handler says, and what it sent if that is to be known together with it."""
+        """The outcome of the handler, and what it sent if that goes with the outcome."""
         messages = [delivery.message for delivery in good]
         self._leases.begin(good, self.tuning.timeout_max)
         if not self.tuning.exactly_once:

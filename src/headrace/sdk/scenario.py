@@ -1,6 +1,6 @@
 """Scenarios: what a service needs, in one word, and what that means for the queue under it.
 
-Each maps to a wire and to tuned values, with the reason for each. Whatever a subscription says itself wins.
+Each maps to a wire and to tuned values, with the reason for each. A subscription's own options win.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _read(name: str, value: Any) -> Any:
 
 
 class Options(TypedDict, total=False):
-    """What a subscription may say itself: the values of a Tuning."""
+    """The options of a subscription: the values of a Tuning."""
 
     workers: int
     credit: int
@@ -157,7 +157,7 @@ SCENARIOS: dict[str, Scenario] = {
             NSQ,
             Tuning(),
             {
-                "wire": "queues settle each message by itself: one that fails or is slow holds nobody up",
+                "wire": "queues settle each message by itself: one that fails or is slow blocks no other",
                 "credit": "200 in flight keep 8 workers busy over a network of 1 ms with handlers of 40 us and more",
                 "ladder": "one second outlives a restart of what is called, two minutes most incidents",
                 "traced": TRACED,

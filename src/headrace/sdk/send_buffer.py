@@ -1,7 +1,7 @@
-"""The local send queue of a producer: messages gather for a moment and go out together.
+"""The send buffer of a producer: messages of one turn of the loop are sent together.
 
-`send` puts a message in line and gives a future; `flush` waits until all that came before it is out. The line is
-bounded, and whoever finds it full waits.
+`send` buffers a message and returns a future; `flush` waits until all that was buffered is sent. The buffer is bounded,
+and `send` waits while it is full.
 """
 
 from __future__ import annotations
@@ -22,34 +22,32 @@ class Publish(Protocol):
     def __call__(self, messages: Sequence[Outgoing], *, receipts: bool = False) -> Awaitable[Sequence[Receipt]]: ...
 
 
-# Told what went out together, in how many seconds, or why it did not.
+# Called with what was sent together, in how many seconds, and the error if it failed.
 OnSent = Callable[[Sequence[Outgoing], float, Exception | None], None]
 
-# A message, or several that were sent as one, and the future of who waits for them: a receipt, or nothing for several.
+# A message, or several that were sent as one, and the future of their caller: a receipt, or nothing for several.
 Entry = tuple[Outgoing | Sequence[Outgoing], asyncio.Future[Any]]
 
 # What goes out in one call of the transport.
 BATCH_MESSAGES = 1_000
-# What may be in line.
-LINE_MESSAGES = 100_000
+# What the buffer holds at most.
+BUFFER_MESSAGES = 100_000
 
 
 class SendBuffer:
-    """One line, to one transport."""
-
-    def __init__(self, publish: Publish, on_sent: OnSent, line_max: int = LINE_MESSAGES) -> None:
+    def __init__(self, publish: Publish, on_sent: OnSent, buffer_max: int = BUFFER_MESSAGES) -> None:
         self._publish = publish
         self._on_sent = on_sent
-        self._line_max = line_max
+        self._buffer_max = buffer_max
         self._loop = asyncio.get_running_loop()
-        self._line: deque[Entry] = deque()
+        self._buffer: deque[Entry] = deque()
         self._count = 0
         self._sending: asyncio.Task[None] | None = None
         self._room = asyncio.Condition()
 
     async def send(self, message: Outgoing) -> asyncio.Future[Receipt]:
-        """Put a message in line; the future is done when it is durable, or says why it is not."""
-        if self._count >= self._line_max:
+        """Buffer a message; the future is done when it is durable, or raises why it is not."""
+        if self._count >= self._buffer_max:
             await self._wait_for_room()
         return self._put(message, 1)
 
@@ -57,7 +55,7 @@ class SendBuffer:
         """Send messages together; returns when they are durable."""
         parts = []
         for first in range(0, len(messages), BATCH_MESSAGES):
-            if self._count >= self._line_max:
+            if self._count >= self._buffer_max:
                 await self._wait_for_room()
             part = messages[first : first + BATCH_MESSAGES]
             parts.append(self._put(part, len(part)))
@@ -66,21 +64,21 @@ class SendBuffer:
 
     @property
     def waiting(self) -> int:
-        """Messages in line."""
+        """Messages in the buffer."""
         return self._count
 
     async def flush(self) -> None:
-        """Wait until everything in line is out, one way or the other."""
+        """Wait until everything in the buffer is sent or has failed."""
         while self._sending is not None:
             await asyncio.shield(self._sending)
 
     async def _wait_for_room(self) -> None:
         async with self._room:
-            await self._room.wait_for(lambda: self._count < self._line_max)
+            await self._room.wait_for(lambda: self._count < self._buffer_max)
 
     def _put(self, what: Outgoing | Sequence[Outgoing], count: int) -> asyncio.Future[Any]:
         done: asyncio.Future[Any] = self._loop.create_future()
-        self._line.append((what, done))
+        self._buffer.append((what, done))
         self._count += count
         if self._sending is None:
             # It begins in the next turn of the loop: what is sent in this one goes out together.
@@ -91,8 +89,8 @@ class SendBuffer:
         """What goes out together, and what that was in line."""
         messages: list[Outgoing] = []
         entries = []
-        while self._line and len(messages) < BATCH_MESSAGES:
-            entry = self._line.popleft()
+        while self._buffer and len(messages) < BATCH_MESSAGES:
+            entry = self._buffer.popleft()
             entries.append(entry)
             if isinstance(entry[0], Outgoing):
                 messages.append(entry[0])
@@ -102,7 +100,7 @@ class SendBuffer:
 
     async def _drain(self) -> None:
         try:
-            while self._line:
+            while self._buffer:
                 messages, entries = self._next()
                 self._count -= len(messages)
                 began = time.perf_counter()
@@ -120,7 +118,7 @@ class SendBuffer:
             self._sending = None
 
     def _fail(self, entries: Sequence[Entry], seconds: float, failure: Exception) -> None:
-        """Not all of it went out. What is known to have gone out did not fail, in whose company it ever was."""
+        """Not all of it was sent. What is known to be sent did not fail, even where others of its batch did."""
         sent: list[Entry] = []
         failed: list[Entry] = []
         for each in entries:
@@ -151,5 +149,5 @@ def _refuse(entries: Sequence[Entry], failure: Exception) -> None:
     for _, done in entries:
         if not done.done():
             done.set_exception(failure)
-            # Nobody need wait for it: whoever does hears of it all the same.
+            # Marked as seen: a caller that does not wait for it is not warned of an error that was never retrieved.
             done.exception()

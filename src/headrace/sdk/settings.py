@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.sdk.logs import LEVELS
 from headrace.sdk.scenario import Tuning
 
 PAUSE, LOG_LEVEL, LOG_SAMPLE = "pause", "log_level", "log_sample"
-LEVELS = ("debug", "info", "warning", "error")
 WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 Value = int | float | bool | str | tuple[float, ...]
@@ -99,7 +99,7 @@ def check(name: str, value: Any) -> Value:
 
 
 def effective(code: Tuning, values: Mapping[str, Value]) -> Effective:
-    """What the code says, with what was set over it."""
+    """The values of the code, with those that were set in their place."""
     tuned = {name: value for name, value in values.items() if name in TUNED}
     return Effective(code.changed(tuned), bool(values.get(PAUSE, False)))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry import context as contexts
 from opentelemetry import propagate, trace
@@ -17,8 +17,11 @@ from opentelemetry.propagators.textmap import Getter, Setter
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 
 from headrace.sdk.message import Message
-from headrace.sdk.tracing import TRACEPARENT, Ended, Sent, Subject, Tracing
+from headrace.sdk.tracing import TRACEPARENT, Ended, Sent, Tracing
 from headrace.version import VERSION
+
+if TYPE_CHECKING:
+    from headrace.sdk.observer import Watch
 
 Attributes = Mapping[str, str | int]
 
@@ -56,7 +59,7 @@ class Spans(Tracing):
 
     def publish(self, topic: str, key: bytes | None, headers: dict[str, bytes]) -> Sent | None:
         if TRACEPARENT in headers:
-            # Somebody's own context is not touched.
+            # The caller's own context stays.
             return None
         attributes = {**self._attributes, **_operation("publish", "send", topic), **_key(key)}
         span = self._tracer.start_span(f"publish {topic}", kind=SpanKind.PRODUCER, attributes=attributes)
@@ -71,10 +74,10 @@ class Spans(Tracing):
 
         return sent
 
-    def receive(self, subject: Subject, messages: Sequence[Message], seconds: float) -> None:
+    def receive(self, subject: Watch, messages: Sequence[Message], seconds: float) -> None:
         self._after("receive", "receive", subject, messages, seconds)
 
-    def process(self, subject: Subject, messages: Sequence[Message]) -> Ended:
+    def process(self, subject: Watch, messages: Sequence[Message]) -> Ended:
         span, parent = self._start("process", "process", SpanKind.CONSUMER, subject, messages)
         token = contexts.attach(trace.set_span_in_context(span, parent))
 
@@ -86,10 +89,10 @@ class Spans(Tracing):
 
         return ended
 
-    def settle(self, subject: Subject, messages: Sequence[Message], operation: str, seconds: float) -> None:
+    def settle(self, subject: Watch, messages: Sequence[Message], operation: str, seconds: float) -> None:
         self._after(operation, "settle", subject, messages, seconds)
 
-    def _after(self, operation: str, kind: str, subject: Subject, messages: Sequence[Message], seconds: float) -> None:
+    def _after(self, operation: str, kind: str, subject: Watch, messages: Sequence[Message], seconds: float) -> None:
         """A span of what is over."""
         end = time.time_ns()
         span, _ = self._start(operation, kind, SpanKind.CLIENT, subject, messages, end - round(seconds * 1e9))
@@ -100,7 +103,7 @@ class Spans(Tracing):
         operation: str,
         kind: str,
         span_kind: SpanKind,
-        subject: Subject,
+        subject: Watch,
         messages: Sequence[Message],
         start_ns: int | None = None,
     ) -> tuple[Span, Context | None]:

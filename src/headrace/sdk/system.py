@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections import defaultdict
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlsplit
 
@@ -47,7 +48,7 @@ class Address:
     kind: str
     kafka: str = ""
     nsq: str = ""
-    """Empty where the URL does not say, `off` where it says that there is none."""
+    """Empty where the URL does not give it, `off` where there is none."""
     http: str = ""
     """The same; where it is empty, the broker gives it over NSQ's wire."""
     envelope: bool = False
@@ -128,8 +129,8 @@ class System:
         self.address = parse(url)
         self._client_id = client_id
         self._open: dict[str, Transport] = {}
-        # Those who come together wait for the first, and try themselves if it fails.
-        self._opening: dict[str, asyncio.Event] = {}
+        # Callers that come together wait for the first, and try themselves if it fails.
+        self._opening: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def wire_for(self, scenario: Scenario, tuning: Tuning) -> str:
         """The wire by which the system serves a scenario, with the values of a subscription. Raises Unsuited."""
@@ -167,22 +168,17 @@ class System:
         """Why the NSQ door of a Headrace cannot be reached; empty where it can."""
         if self.address.kind != HEADRACE or self.address.nsq not in ("", OFF):
             return ""
-        why = "says that it is off" if self.address.nsq else "does not give its address"
+        why = "turns it off" if self.address.nsq else "does not give its address"
         return f"{self.url} {why}. Add nsq=HOST:PORT behind the question mark"
 
     async def transport(self, wire: str) -> Transport:
         """The transport of a wire, opened now if it was not."""
-        while wire not in self._open:
-            if wire in self._opening:
-                await self._opening[wire].wait()
-                continue
-            self._opening[wire] = asyncio.Event()
-            try:
-                transport = self._make(wire)
-                await transport.open()
-                self._open[wire] = transport
-            finally:
-                self._opening.pop(wire).set()
+        if wire not in self._open:
+            async with self._opening[wire]:
+                if wire not in self._open:
+                    transport = self._make(wire)
+                    await transport.open()
+                    self._open[wire] = transport
         return self._open[wire]
 
     def _make(self, wire: str) -> Transport:
@@ -202,7 +198,8 @@ class System:
     async def close(self) -> None:
         """Close every transport."""
         for opening in list(self._opening.values()):
-            await opening.wait()
+            async with opening:
+                pass
         while self._open:
             _, transport = self._open.popitem()
             await transport.close()

@@ -1,4 +1,4 @@
-"""For users' tests: applications in a world of their own, without a port, in a time that moves when it is told to.
+"""For users' tests: applications on a broker in memory, without a port, with a clock that the test moves.
 
     async with Harness(app) as harness:
         await harness.publish("orders", Order(7))
@@ -41,12 +41,12 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class Handled:
-    """What became of one delivery."""
+    """The outcome of one delivery."""
 
     group: str
     message: Message
     outcome: str
-    """ack, retry or reject: what the handler said."""
+    """ack, retry or reject."""
     reason: str
 
 
@@ -148,7 +148,7 @@ class Harness(Inspection):
             raise ValueError("a harness needs an application to test")
         clock = ManualClock(time.time())
         super().__init__(World(clock), clock, [])
-        self._world.watch = self._saw
+        self._world.watch = lambda *outcome: self.handled.append(Handled(*outcome))
         self._apps = apps
         self._given = dict(given or {})
         self._name = f"harness-{next(_numbers)}"
@@ -220,9 +220,6 @@ class Harness(Inspection):
         at_work = any(running.waiting for app in self._apps for running in app.running)
         return not at_work and not self._world.unsettled
 
-    def _saw(self, group: str, message: Message, outcome: str, reason: str) -> None:
-        self.handled.append(Handled(group, message, outcome, reason))
-
 
 class BlockingHarness(Facade[Harness], Inspection):
     """The same, for tests that are not async: `with Harness(app).blocking() as harness:`."""
@@ -246,14 +243,14 @@ def _giving(value: Any) -> Callable[[], Awaitable[Any]]:
 
 
 def _dead(letter: Message) -> Dead:
-    said = {name: value.decode(errors="replace") for name, value in letter.headers.items() if name.startswith(ADDED)}
-    own = {name: value for name, value in letter.headers.items() if name not in said}
+    added = {name: value.decode(errors="replace") for name, value in letter.headers.items() if name.startswith(ADDED)}
+    own = {name: value for name, value in letter.headers.items() if name not in added}
     message = msgspec.structs.replace(
         letter,
-        topic=said["headrace-origin-topic"],
-        partition=int(said["headrace-origin-partition"]),
-        offset=int(said["headrace-origin-offset"]),
-        attempt=int(said["headrace-attempts"]),
+        topic=added["headrace-origin-topic"],
+        partition=int(added["headrace-origin-partition"]),
+        offset=int(added["headrace-origin-offset"]),
+        attempt=int(added["headrace-attempts"]),
         headers=own,
     )
-    return Dead(said["headrace-origin-queue"], message, said["headrace-error"])
+    return Dead(added["headrace-origin-queue"], message, added["headrace-error"])

@@ -27,23 +27,23 @@ class Tls:
 
     def librdkafka(self) -> dict[str, str]:
         """For Kafka's own library."""
-        said = {
+        settings = {
             "security.protocol": "SSL",
             "ssl.ca.location": self.ca,
             "ssl.certificate.location": self.cert,
             "ssl.key.location": self.key,
         }
-        return {name: value for name, value in said.items() if value}
+        return {name: value for name, value in settings.items() if value}
 
 
 def wanted(url: str, options: Mapping[str, str]) -> Tls | None:
     """What the options of a URL ask for. Raises ValueError."""
     if options.get("tls", "1") not in ("0", "1"):
         raise ValueError(f"{url!r}: tls is 1 or 0")
-    said = Tls(options.get("tls_ca", ""), options.get("tls_cert", ""), options.get("tls_key", ""))
-    if bool(said.cert) != bool(said.key):
+    files = Tls(options.get("tls_ca", ""), options.get("tls_cert", ""), options.get("tls_key", ""))
+    if bool(files.cert) != bool(files.key):
         raise ValueError(f"{url!r}: tls_cert and tls_key go together: give both, or neither")
-    asked = options.get("tls") == "1" or said != Tls()
+    asked = options.get("tls") == "1" or files != Tls()
     if asked and options.get("tls") == "0":
         raise ValueError(f"{url!r} gives files for TLS, and turns it off")
-    return said if asked else None
+    return files if asked else None

@@ -1,8 +1,8 @@
 """Trace context: to which chain of causes a message belongs, in W3C's headers `traceparent` and `tracestate`.
 
 What a handler sends carries on the trace of the message that it handles, under a span id of its own; what is sent
-outside of any begins one. So a chain can be followed through topics and services (`headrace trace`) even where nobody
-records spans. Where the application has set up OpenTelemetry, spans.py does it in its place, and records them.
+outside of any begins one. So a chain can be followed through topics and services (`headrace trace`) even without
+spans. Where the application has set up OpenTelemetry, spans.py does it in its place, and records spans.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from headrace.sdk.message import Message
+
+if TYPE_CHECKING:
+    from headrace.sdk.observer import Watch
 
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
 # Version, trace id, span id, flags; a later version may say more behind them.
@@ -49,8 +52,8 @@ class TraceContext:
 
 def context_of(headers: Mapping[str, bytes]) -> TraceContext | None:
     """The trace of a message; None where it has none, or one that cannot be read."""
-    said = headers.get(TRACEPARENT)
-    found = SHAPE.fullmatch(said) if said else None
+    value = headers.get(TRACEPARENT)
+    found = SHAPE.fullmatch(value) if value else None
     if found is None:
         return None
     version, trace, span, flags, more = found.groups()
@@ -65,39 +68,30 @@ def trace_id_of(headers: Mapping[str, bytes]) -> str:
     return found.trace_id.decode() if found is not None else ""
 
 
-class Subject(Protocol):
-    """The subscription that something happens in."""
-
-    @property
-    def topic(self) -> str: ...
-    @property
-    def group(self) -> str: ...
-
-
-# Called when a handler is through, with the kind of error if it failed and what it said.
+# Called when a handler has ended, with the type of its error and the reason, both empty if it succeeded.
 Ended = Callable[[str, str], None]
 # Called when a message is out, with the error if it is not.
 Sent = Callable[[BaseException | None], None]
 
 
 class Tracing:
-    """Is told of each step of a message's way."""
+    """Follows each message through the application."""
 
     records = False
-    """Whether it is told of receiving and settling."""
+    """Whether `receive` and `settle` are to be called."""
 
     def publish(self, topic: str, key: bytes | None, headers: dict[str, bytes]) -> Sent | None:
         """A message is to be sent: its context goes into its headers."""
         raise NotImplementedError
 
-    def receive(self, subject: Subject, messages: Sequence[Message], seconds: float) -> None:
+    def receive(self, subject: Watch, messages: Sequence[Message], seconds: float) -> None:
         """A worker got messages, and waited so long for all of them."""
 
-    def process(self, subject: Subject, messages: Sequence[Message]) -> Ended:
+    def process(self, subject: Watch, messages: Sequence[Message]) -> Ended:
         """A handler begins; what it sends until `Ended` belongs to these messages."""
         raise NotImplementedError
 
-    def settle(self, subject: Subject, messages: Sequence[Message], operation: str, seconds: float) -> None:
+    def settle(self, subject: Watch, messages: Sequence[Message], operation: str, seconds: float) -> None:
         """Messages were settled."""
 
 
@@ -146,7 +140,7 @@ class TracePropagator(Tracing):
                 headers[TRACEPARENT] = f"00-{drawn[:32]}-{drawn[32:]}-01".encode()
         return None
 
-    def process(self, subject: Subject, messages: Sequence[Message]) -> Ended:
+    def process(self, subject: Watch, messages: Sequence[Message]) -> Ended:
         token: Token[HandledTrace | None] = _handling.set(HandledTrace(messages))
 
         def ended(error: str, reason: str) -> None:
@@ -173,7 +167,8 @@ class Untraced(TracePropagator):
 
 def tracing(share: float, attributes: Mapping[str, str | int]) -> Tracing:
     """OpenTelemetry's way where the application has set it up, and the plain one where it has not."""
-    # Whoever has set it up has imported it. Others share its namespace, so its first name alone says nothing.
+    # An application that has set it up has imported it. Other packages share its namespace, so its first name alone
+    # proves nothing.
     if "opentelemetry.trace" in sys.modules:
         from headrace.sdk.spans import Spans, recording
 

@@ -1,6 +1,6 @@
 """What the framework asks of a system that carries messages. Kafka's wire and NSQ's are the two that there are.
 
-A transport delivers messages and is told the outcome of each. How it settles them is its own business: NSQ's wire has
+A transport delivers messages and gets the outcome of each. How it settles them is its own business: NSQ's wire has
 commands for it; on Kafka's, a group's offset moves over what is done, and retries go through topics.
 """
 
@@ -101,7 +101,8 @@ class Receiver:
         """The backlog is shorter now: a receiver that leaves messages where they are may go on."""
 
     async def set_retries(self, tuning: Tuning) -> None:
-        """Retry by these values from now on. Raises Unsuited or OSError where the system cannot be told."""
+        """Retry by these values from now on. Raises Unsuited or OSError where the system cannot be
+        configured."""
         self.config = replace(self.config, tuning=tuning)
 
     async def drain(self) -> None:

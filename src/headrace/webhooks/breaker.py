@@ -1,8 +1,8 @@
-"""Waiting while an endpoint takes nothing from anybody.
+"""The circuit breaker of an endpoint: while it is open, requests wait.
 
-A message that fails alone is tried again and one day given up. But if everything fails it is the endpoint that is down,
-and no message should suffer for it: those in hand wait, nothing more is taken, and from time to time one of them, in
-turn, tries. The first that gets through lets all others follow.
+A message that fails alone is retried and given up in the end. But if everything fails the endpoint is down, and no
+message should suffer for it: those in hand wait, nothing more is taken, and from time to time one of them, in turn, is
+sent as a probe. The first that succeeds closes the breaker.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DOWN_FAILURES = 3
 FAILING_FAILURES = 5
 FAILING_MESSAGES = 3
 PAUSE_FIRST, PAUSE_MAX = 1.0, 60.0
-# Several that watch the same endpoint should not all try at the same moment.
+# Several breakers of one endpoint should not all probe at the same moment.
 JITTER = 0.2
 
 
@@ -29,9 +29,9 @@ class Entry(Enum):
 
     FREE = auto()
     PROBE = auto()
-    """It is the one that tries; whoever got this says what came of it."""
+    """It is the probe; its sender must report the result."""
     NO = auto()
-    """It has waited long enough, or nobody sends any more."""
+    """It has waited long enough, or the breaker is stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,12 @@ class Failure:
     message: str
     """Its id."""
     down: bool
-    """The endpoint could not be reached at all, or says itself that it takes nothing now."""
+    """The endpoint could not be reached at all, or asks for a pause."""
     pause: float | None = None
     """Seconds that the endpoint asks for."""
 
 
 class Breaker:
-    """One endpoint's."""
-
     def __init__(self) -> None:
         self.open_since: float | None = None
         """The loop's time since when nothing is sent but by those that try; None while all goes well."""
@@ -68,7 +66,7 @@ class Breaker:
 
     @property
     def remaining(self) -> float:
-        """Seconds until somebody tries."""
+        """Seconds until the next probe."""
         return max(self._until - asyncio.get_running_loop().time(), 0.0) if self.open else 0.0
 
     async def enter(self, patience: float) -> Entry:
@@ -89,7 +87,7 @@ class Breaker:
         finally:
             if turn in self._line:
                 self._line.remove(turn)
-        # Who is let in as its patience ends is in: nobody else tries before it has.
+        # One that is let in as its patience ends is in: there is no other probe until it has reported.
         return turn.result() if turn.done() else Entry.NO
 
     def succeeded(self) -> bool:
@@ -126,13 +124,13 @@ class Breaker:
         return False
 
     def abandoned(self, entry: Entry) -> None:
-        """Whoever was let in did not find out."""
+        """The request was not sent, or has no result."""
         if entry is Entry.PROBE and self.open:
             self._probing = False
             self._arm()
 
     def stop(self) -> None:
-        """Let nobody wait any more."""
+        """Release all that wait; nothing is sent any more."""
         self._stopped = True
         self._disarm()
         self._release(Entry.NO)

@@ -2,8 +2,8 @@
 
 2xx: taken. 410: it wants nothing any more. Other 4xx: it will never take this message. 5xx, and no answer in time: it
 failed, perhaps because of this message. What is never because of a message is the endpoint being out of reach: no
-connection, no TLS, 502, 503, 504, 429, and a redirect, which is not followed, because a secret goes where the operator
-said and nowhere else.
+connection, no TLS, 502, 503, 504, 429, and a redirect, which is not followed, because a secret goes to the
+configured URL and nowhere else.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def verdict_of(status: int) -> Verdict:
 
 
 def retry_after(value: str | None, now: float) -> float | None:
-    """Seconds, from a header that gives them or a date; None where it says nothing that can be understood."""
+    """Seconds, from a header that gives them or a date; None where it cannot be parsed."""
     if not value:
         return None
     text = value.strip()
@@ -137,14 +137,14 @@ class Endpoint:
             status = response.status
             verdict = verdict_of(status)
             # The status is the answer, whatever becomes of the rest.
-            said = b""
+            body_start = b""
             try:
-                said = await _beginning(response)
+                body_start = await _beginning(response)
             except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
                 response.close()
             pause = retry_after(response.headers.get("Retry-After"), time.time()) if verdict is Verdict.DOWN else None
             where = response.headers.get("Location", "") if 300 <= status < 400 else ""
-            return Answer(verdict, status, _reason(status, response.reason or "", said, where), pause)
+            return Answer(verdict, status, _reason(status, response.reason or "", body_start, where), pause)
 
     def _failure(self, error: Exception) -> Answer:
         if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError | ssl.SSLError):
@@ -179,8 +179,8 @@ def _reason(status: int, phrase: str, body: bytes, location: str) -> str:
     text = f"HTTP {status} {phrase}".rstrip()
     if location:
         text += f" to {_printable(location)}"
-    said = _printable(body.decode(errors="replace"))
-    return f"{text}: {said}" if said else text
+    detail = _printable(body.decode(errors="replace"))
+    return f"{text}: {detail}" if detail else text
 
 
 def _printable(text: str) -> str:

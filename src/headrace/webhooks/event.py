@@ -49,7 +49,7 @@ _decoder = msgspec.json.Decoder()
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What the operator says of the events."""
+    """How the operator configures the events."""
 
     source: str = ""
     """Empty: /topics/TOPIC."""
@@ -127,8 +127,8 @@ def _attributes(message: Message, form: Form) -> dict[str, str]:
 def _json(message: Message, form: Form) -> bytes:
     """An event in JSON. Its data is the value itself where that is JSON."""
     kind = _kind(message, form)
-    said = {**_extensions(message), **_attributes(message, form), "datacontenttype": kind}
-    head = json.dumps(said, ensure_ascii=False).encode()[:-1]
+    attributes = {**_extensions(message), **_attributes(message, form), "datacontenttype": kind}
+    head = json.dumps(attributes, ensure_ascii=False).encode()[:-1]
     value = message.value
     text = _text(value)
     if JSON_KIND.match(kind) and text is not None and _is_json(value):
@@ -143,7 +143,7 @@ def _json(message: Message, form: Form) -> bytes:
 
 
 def _kind(message: Message, form: Form) -> str:
-    """The type of the value: what its message says, what the operator says, or what it looks like."""
+    """The type of the value: that of its message, the configured one, or what it looks like."""
     if given := _text(message.headers.get(CONTENT_TYPE)):
         return _safe(given, encode="")
     if form.content_type:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from headrace.sdk.names import QUEUE_MAX, check_name
 from headrace.webhooks.event import Form
@@ -28,7 +28,7 @@ LADDER_ORDERED = (1.0, 5.0, 30.0)
 ATTEMPTS_ORDERED = 0
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 VALUE = re.compile(r"[\x20-\x7e\x80-\xff]*")
-# What is signed, or says how long the body is, cannot be said twice.
+# Headers that are signed, or that delimit the body, cannot be set twice.
 TAKEN = ("webhook-", "ce-", "content-length", "transfer-encoding", "connection", "expect", "upgrade")
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -174,19 +174,11 @@ def group_of(url: str) -> str:
     return f"{name[: QUEUE_MAX - 9]}-{mark}"
 
 
-class _Parts:
-    """A URL that can be posted to."""
-
-    __slots__ = ("hostname", "path", "port", "scheme")
-
-    def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        self.scheme, self.hostname, self.port, self.path = parts.scheme, parts.hostname, parts.port, parts.path
-
-
-def _parts(url: str) -> _Parts:
+def _parts(url: str) -> SplitResult:
     try:
-        parts = _Parts(url)
+        parts = urlsplit(url)
+        # Read here, because it raises for what is no port.
+        _ = parts.port
     except ValueError as error:
         raise ValueError(f"{url!r} is no URL: {error}") from None
     if parts.scheme not in DEFAULT_PORTS or not parts.hostname or not url.isprintable() or " " in url:

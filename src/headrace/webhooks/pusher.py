@@ -15,16 +15,18 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from headrace.sdk import Ack, App, Message, Reject, Retry
+from headrace.sdk import Ack, App, Message, Reject, Retry, Unsuited
+from headrace.sdk.background import BackgroundTasks
 from headrace.sdk.metrics import MetricsServer
+from headrace.sdk.nsq import NsqTransport
 from headrace.sdk.outcome import Outcome
 from headrace.sdk.runner import SubscriptionRunner
+from headrace.sdk.system import HEADRACE, System
 from headrace.webhooks.breaker import Breaker, Entry, Failure
 from headrace.webhooks.endpoint import Answer, Endpoint, Verdict
 from headrace.webhooks.event import id_of, request_of
 from headrace.webhooks.figures import Collector, Figures
 from headrace.webhooks.hook import Hook
-from headrace.webhooks.prepare import prepare
 from headrace.webhooks.signature import signed
 
 log = structlog.get_logger("headrace.webhooks")
@@ -38,6 +40,8 @@ LEASE_SECONDS = 60.0
 # Between the end of a message's patience here and the queue's.
 SPARE_SECONDS = 60.0
 GRACE_SECONDS = 30.0
+# The client id by which queues are created.
+PREPARING = "headrace-subscribe"
 
 
 class Pusher:
@@ -121,7 +125,7 @@ class Pusher:
         return keys
 
     def _learn(self, answer: Answer, messages: Sequence[Message], entry: Entry) -> None:
-        """What an answer says of the endpoint."""
+        """Update the breaker by an answer."""
         if answer.verdict in (Verdict.TAKEN, Verdict.REFUSED):
             since = self.breaker.open_since
             if self.breaker.succeeded() and since is not None:
@@ -150,7 +154,7 @@ class Pusher:
             return Retry(answer.reason, after=GONE_SECONDS)
         attempt = self._attempt(message)
         spent = 0 < self.hook.attempts <= attempt
-        # Nobody is given up because the endpoint is down.
+        # No message is given up because the endpoint is down.
         if answer.verdict is Verdict.FAILING and spent and not self.breaker.open:
             self._tried.pop(id_of(message), None)
             return Reject(f"tried {attempt} times: {answer.reason}")
@@ -173,7 +177,7 @@ class Batches:
         self._send = send
         self._line: list[tuple[Message, asyncio.Future[Outcome]]] = []
         self._alarm: asyncio.TimerHandle | None = None
-        self._sending: set[asyncio.Task[None]] = set()
+        self._requests = BackgroundTasks()
 
     async def outcome(self, message: Message) -> Outcome:
         loop = asyncio.get_running_loop()
@@ -193,9 +197,7 @@ class Batches:
         batch = [each for each in self._line if not each[1].done()]
         self._line = []
         if batch:
-            task = asyncio.get_running_loop().create_task(self._run(batch))
-            self._sending.add(task)
-            task.add_done_callback(self._sending.discard)
+            self._requests.start(self._run(batch))
 
     async def _run(self, batch: list[tuple[Message, asyncio.Future[Outcome]]]) -> None:
         try:
@@ -268,7 +270,7 @@ class Webhooks:
 
     @property
     def gone(self) -> bool:
-        """Every endpoint said that it is gone."""
+        """Every endpoint has answered 410 Gone."""
         return all(pusher.gone for pusher in self.pushers)
 
     def stop(self) -> None:
@@ -303,3 +305,19 @@ class Webhooks:
         running.change(running.tuning, paused=True)
         if self.gone:
             self.stop()
+
+
+async def prepare(url: str, topic: str, hook: Hook) -> None:
+    """Create the queue of a hook with its filter before its consumer comes, or set the filter of the queue that exists.
+    Raises Unsuited and PublishFailed."""
+    system = System(url, PREPARING)
+    if system.address.kind != HEADRACE:
+        raise Unsuited(f"{url} has no queues that filter: leave the filter out, or use a headrace:// broker")
+    if missing := system.nsq_missing():
+        raise Unsuited(f"a queue needs the NSQ door: {missing}")
+    transport = NsqTransport(system.address, PREPARING)
+    await transport.open()
+    try:
+        await transport.make_queue(topic, hook.group, {"filter": hook.filter}, replay=not hook.from_now)
+    finally:
+        await transport.close()

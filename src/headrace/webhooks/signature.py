@@ -1,7 +1,7 @@
 """Signatures by the Standard Webhooks scheme: HMAC-SHA256 over id, time and body, one for each secret.
 
-The time is part of what is signed, so that nobody can send an old request again; several secrets let one be replaced
-while senders and receivers change one after the other.
+The time is signed too, so that an old request cannot be replayed; several secrets let one be replaced while senders and
+receivers change one after the other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SECRET_BYTES_NEW = 32
 
 
 class InvalidSignature(Exception):
-    """A request was not signed by whoever has the secret, or was sent too long ago."""
+    """A request was not signed with the secret, or was sent too long ago."""
 
 
 def new_secret() -> str:
@@ -66,8 +66,8 @@ def verify(
     now: float | None = None,
 ) -> str:
     """The id of a request that was signed with one of the secrets, at most `tolerance` seconds ago. The body is as it
-    came, byte for byte. The id is the same for every attempt: whoever remembers those that were done does nothing
-    twice. Raises InvalidSignature, and ValueError for what is no secret."""
+    came, byte for byte. The id is the same for every attempt: a receiver that stores the ids it has handled does
+    nothing twice. Raises InvalidSignature, and ValueError for what is no secret."""
     keys = [key_of(each) for each in _several(secrets)]
     found = {name.lower(): value for name, value in headers.items()}
     for name in (ID, TIMESTAMP, SIGNATURE):
