@@ -126,6 +126,13 @@ async def test_topics(client: Client) -> None:
         await client.admin.create_topic("no/slash", 1)
     with pytest.raises(BrokerError, match="INVALID_CONFIG"):
         await client.admin.create_topic(fresh(), 1, {"retention.ms": "soon"})
+    # One that exists stays as it is; other errors are raised.
+    await client.admin.ensure_topic(topic, 5, {"retention.ms": "1000"})
+    assert len((await client.cluster.topic(topic)).partitions) == 2
+    with pytest.raises(BrokerError, match="no/slash"):
+        await client.admin.ensure_topic("no/slash", 1)
+    await client.admin.ensure_topic(made := fresh(), 3)
+    assert len((await client.cluster.topic(made)).partitions) == 3
     assert await client.admin.create_topic(unmade := fresh(), 1, validate_only=True) is None
     names = {each.name for each in await client.cluster.topics()}
     assert topic in names

@@ -126,6 +126,14 @@ class Admin:
 
         return await self._cluster.retrying(appeared, topics=[name])
 
+    async def ensure_topic(self, name: str, partitions: int = -1, config: Mapping[str, str] | None = None) -> None:
+        """Create a topic unless it exists, whatever its settings are then."""
+        try:
+            await self.create_topic(name, partitions, config)
+        except BrokerError as error:
+            if error.error is not ErrorCode.topic_already_exists:
+                raise
+
     async def delete_topic(self, name: str) -> None:
         asked = request("delete_topics", 6, topics=[{"name": name}], timeout=self._ms())
         [result] = (await self._cluster.call_controller(asked)).responses

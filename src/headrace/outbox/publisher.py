@@ -83,11 +83,7 @@ class KafkaPublisher:
         except BrokerError as error:
             if error.error is not ErrorCode.unknown_topic_or_partition:
                 raise
-            try:
-                await self._client.admin.create_topic(PLACE[0], 1)
-            except BrokerError as refused:
-                if refused.error is not ErrorCode.topic_already_exists:
-                    raise
+            await self._client.admin.ensure_topic(PLACE[0], 1)
 
     async def position(self, identity: str) -> int | None:
         async with _answering():

@@ -1,7 +1,7 @@
 """Headrace's HTTP door, by which queues are configured and timers cancelled.
 
-Its address stands in the URL, or the broker itself gives it (IDENTIFY, docs/nsq.md). Before the first request the door
-is asked which broker it belongs to: what is meant for one broker must never be configured on another.
+Its address stands in the URL, or the broker reports it (IDENTIFY, docs/nsq.md). Before the first request it must report
+the same cluster id as the other doors: what is meant for one broker must never be configured on another.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ NOT_FOUND = 404
 
 
 class HttpDoor:
-    """The HTTP door of one broker."""
-
     def __init__(self, address: str, cluster_id: str) -> None:
         """`address`: HOST:PORT, or `off`. `cluster_id`: of the broker that its other doors lead to."""
         self._address = address
@@ -69,24 +67,26 @@ class HttpDoor:
         return status != NOT_FOUND
 
     async def _ask(self, method: str, path: str, content: Mapping[str, Any] | None = None) -> tuple[int, Any]:
-        """Status and answer, read as JSON where it is that."""
-        body = None if content is None else json.dumps(content).encode()
-        request = Request(f"http://{self._address}{path}", body, {"Content-Type": "application/json"}, method=method)
+        try:
+            return await asyncio.to_thread(ask, method, f"http://{self._address}{path}", SECONDS, content)
+        except OSError as error:
+            reason = error.reason if isinstance(error, URLError) else error
+            raise Unsuited(
+                f"queues are configured over Headrace's HTTP door, and {self._address} does not answer "
+                f"({reason}). Give it in the URL: ?http=HOST:PORT"
+            ) from None
 
-        def ask() -> tuple[int, Any]:
-            try:
-                with urlopen(request, timeout=SECONDS) as answer:
-                    return answer.status, _read(answer.read())
-            except HTTPError as error:
-                return error.code, _read(error.read())
-            except OSError as error:
-                reason = error.reason if isinstance(error, URLError) else error
-                raise Unsuited(
-                    f"queues are configured over Headrace's HTTP door, and {self._address} does not answer "
-                    f"({reason}). Give it in the URL: ?http=HOST:PORT"
-                ) from None
 
-        return await asyncio.to_thread(ask)
+def ask(method: str, url: str, seconds: float, content: Mapping[str, Any] | None = None) -> tuple[int, Any]:
+    """Status and answer, parsed where it is JSON. Raises OSError where nothing answers."""
+    body = None if content is None else json.dumps(content).encode()
+    try:
+        with urlopen(
+            Request(url, body, {"Content-Type": "application/json"}, method=method), timeout=seconds
+        ) as answer:
+            return answer.status, _read(answer.read())
+    except HTTPError as error:
+        return error.code, _read(error.read())
 
 
 def _path(topic: str, queue: str) -> str:

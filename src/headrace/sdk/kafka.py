@@ -209,10 +209,9 @@ class KafkaTransport(Transport):
         assert self._client is not None
         admin = self._client.admin
         try:
-            await admin.create_topic(topic, partitions, config)
+            await admin.ensure_topic(topic, partitions, config)
         except BrokerError as error:
-            if error.error.name != "topic_already_exists":
-                raise Unsuited(f"the topic {topic!r} cannot be made: {error}") from error
+            raise Unsuited(f"the topic {topic!r} cannot be created: {error}") from error
         if await self.partitions(topic) >= partitions:
             return
         try:

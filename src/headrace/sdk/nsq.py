@@ -16,7 +16,7 @@ from typing import Any
 
 import structlog
 
-from headrace.client import BrokerError, Client, ClientError
+from headrace.client import Client, ClientError
 from headrace.format.message_id import decode_id
 from headrace.sdk.background import BackgroundTasks
 from headrace.sdk.http_door import HttpDoor
@@ -203,11 +203,7 @@ class NsqTransport(Transport):
         # Before anything is made.
         await self.http.check()
         async with Client(self._address.kafka, tls=context_of(self._address), client_id=self._client_id) as client:
-            try:
-                await client.admin.create_topic(topic)
-            except BrokerError as error:
-                if error.error.name != "topic_already_exists":
-                    raise
+            await client.admin.ensure_topic(topic)
         await self.http.make_queue(topic, queue, settings, replay=replay)
 
 

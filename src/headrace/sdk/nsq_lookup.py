@@ -8,16 +8,14 @@ The credit is divided among the connections.
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any
-from urllib.error import HTTPError
 from urllib.parse import urlencode
-from urllib.request import Request, urlopen
 
 import structlog
 
+from headrace.sdk.http_door import ask
 from headrace.sdk.nsq import NsqReceiver, NsqTransport
 from headrace.sdk.scenario import Tuning
 from headrace.sdk.system import Unsuited
@@ -117,7 +115,7 @@ class LookupReceiver(Receiver):
     async def _everywhere(self, method: str, path: str, **parameters: str) -> list[Any]:
         """The answers of those lookup services that answer."""
         query = urlencode({"topic": self.config.topic, **parameters})
-        asked = [asyncio.to_thread(_ask, method, f"http://{each}{path}?{query}") for each in self._lookups]
+        asked = [asyncio.to_thread(_lookup, method, f"http://{each}{path}?{query}") for each in self._lookups]
         answers = []
         for lookup, answer in zip(self._lookups, await asyncio.gather(*asked, return_exceptions=True), strict=True):
             if not isinstance(answer, BaseException):
@@ -129,15 +127,14 @@ class LookupReceiver(Receiver):
         return answers
 
 
-def _ask(method: str, url: str) -> Any:
-    """Raises OSError or ValueError."""
-    try:
-        with urlopen(Request(url, method=method), timeout=ANSWER_SECONDS) as answer:
-            return json.loads(answer.read() or b"{}")
-    except HTTPError as error:
-        if error.code == TOPIC_NOT_FOUND:
-            return {}
-        raise
+def _lookup(method: str, url: str) -> Any:
+    """Raises OSError."""
+    status, answer = ask(method, url, ANSWER_SECONDS)
+    if status == TOPIC_NOT_FOUND or answer == "":
+        return {}
+    if status >= 300 or not isinstance(answer, dict):
+        raise OSError(f"HTTP {status}: {answer}")
+    return answer
 
 
 def _addresses(answer: Any) -> Iterator[str]:

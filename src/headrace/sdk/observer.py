@@ -81,11 +81,6 @@ class Watch:
         if self.tracing.records:
             self.tracing.receive(self, [each.message for each in deliveries], seconds)
 
-    def process(self, messages: Sequence[Message], tried: int, attempts: int) -> Work:
-        """A handler is at work, as long as this is entered: for the so many-th time on what stays in its place. So many
-        attempts, if there is a limit, has a message."""
-        return Work(self, messages, tried, attempts)
-
     def processed(self, error: str, seconds: float) -> None:
         """A handler has ended."""
         self._metrics.processed.of("process", self.topic, self.group, error).add(seconds)
@@ -113,11 +108,12 @@ class Watch:
 
 
 class Work:
-    """A handler at work. Its outcome, and its error if there was one, are set before the block ends."""
+    """A handler at work: its outcome, and its error if there was one, are set before the block ends."""
 
     __slots__ = ("_attempts", "_began", "_ended", "_messages", "_tried", "_watch", "error", "outcome")
 
     def __init__(self, watch: Watch, messages: Sequence[Message], tried: int, attempts: int) -> None:
+        """`tried`: how often it was called for this delivery; `attempts`: those that a message has, 0: no limit."""
         self.outcome: Outcome
         self.error: Exception | None = None
         self._watch = watch

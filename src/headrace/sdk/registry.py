@@ -217,20 +217,13 @@ class Registry:
                 raise
             if not create:
                 return False
-            await self._make()
+            await self._client.admin.ensure_topic(TOPIC, 1, TOPIC_CONFIG)
         self.directory = Directory()
         await self._consumer.assign({PLACE: EARLIEST})
         async for chunk in self._consumer.chunks(await self._consumer.end_offsets()):
             for record in self._consumer.parse(chunk):
                 self.directory.take(record)
         return True
-
-    async def _make(self) -> None:
-        try:
-            await self._client.admin.create_topic(TOPIC, 1, TOPIC_CONFIG)
-        except BrokerError as error:
-            if error.error.name != "topic_already_exists":
-                raise
 
     async def next(self) -> list[Key]:
         """Wait until more is written; the keys of it. Raises ClientError."""

@@ -19,7 +19,7 @@ import structlog
 from headrace.sdk.handler import Handler
 from headrace.sdk.leases import Leases
 from headrace.sdk.message import Message, Outgoing, handling
-from headrace.sdk.observer import Watch, clock
+from headrace.sdk.observer import Watch, Work, clock
 from headrace.sdk.outcome import Ack, Outcome, Reject, Retry
 from headrace.sdk.payload import BadPayload, field_of
 from headrace.sdk.scenario import Tuning
@@ -440,7 +440,7 @@ class SubscriptionRunner:
         return kept and self._receiver is not None and not self._receiver.orders
 
     async def _call(self, messages: Sequence[Message], payloads: list[Any], tried: int) -> Outcome:
-        with self._seen.process(messages, tried, self.tuning.attempts) as work:
+        with Work(self._seen, messages, tried, self.tuning.attempts) as work:
             handling.set(self._leases)
             try:
                 work.outcome = await self._handler.call(messages, payloads, self._given, self._threads)

@@ -100,7 +100,7 @@ def _read(name: str, value: Any) -> Any:
     if name in ("batch_wait", "timeout", "timeout_max"):
         return seconds_of(name, value)
     if name in ("ladder", "partitions"):
-        if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
             raise TypeError(f"{name} must be a list (got {value!r})")
         steps = tuple(value)
         if name == "ladder":

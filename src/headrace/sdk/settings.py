@@ -6,6 +6,7 @@ it is shared with, its timeout) is not among them: that needs a start.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -77,23 +78,19 @@ def check(name: str, value: Any) -> Value:
     if name == PAUSE:
         good = isinstance(value, bool)
     elif name == LOG_LEVEL:
-        good = value in LEVELS
+        good = value in list(LEVELS)
     elif name == LOG_SAMPLE:
-        good = _is_number(value) and 0 <= value <= 1
-    elif name == "ladder":
-        good = isinstance(value, list) and all(map(_is_number, value))
-        value = tuple(map(float, value)) if good else value
-    elif isinstance(getattr(_PLAIN, name), int):
-        good = isinstance(value, int) and not isinstance(value, bool)
+        good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
     else:
-        good = _is_number(value)
-    if not good:
-        raise BadSetting(f"{name}={value}: it is {MEANINGS[name]}")
-    if name in TUNED:
         try:
-            _PLAIN.changed({name: value})
+            value = getattr(_PLAIN.changed({name: value}), name)
+            good = not isinstance(value, float) or math.isfinite(value)
+        except TypeError:
+            good = False
         except ValueError as error:
             raise BadSetting(str(error)) from None
+    if not good:
+        raise BadSetting(f"{name}={value}: it is {MEANINGS[name]}")
     checked: Value = value
     return checked
 
@@ -119,7 +116,3 @@ _PLAIN = Tuning()
 def _known(name: str) -> None:
     if name not in MEANINGS:
         raise BadSetting(f"there is no setting {name!r}; there are {', '.join(MEANINGS)}")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
