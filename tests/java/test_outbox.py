@@ -13,7 +13,7 @@ from tests import apache
 from headrace.client import EARLIEST, Client
 from headrace.client.errors import ProducerFenced
 from headrace.outbox import Outbox
-from headrace.outbox.errors import TakenOver
+from headrace.outbox.errors import RelayFenced
 from headrace.outbox.publisher import KafkaPublisher
 from headrace.outbox.relay import Relay, Settings
 from headrace.outbox.store import Message, Store
@@ -98,7 +98,7 @@ async def test_each_message_once_whenever_the_relay_dies(kafka: str, engine: Eng
             await drain(engine, KafkaPublisher(another, name), name)
         # The one that died was only asleep.
         if late:
-            with pytest.raises(TakenOver):
+            with pytest.raises(RelayFenced):
                 await KafkaPublisher.publish(dying, [Message(1, name, 0, None, b"late", [], 0)], 1, "")
         else:
             assert dying._producer is not None

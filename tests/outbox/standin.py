@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from headrace.outbox.errors import Away, Refused, TakenOver
+from headrace.outbox.errors import MessageRefused, RelayFenced, Unavailable
 from headrace.outbox.store import Message
 
 
@@ -45,13 +45,13 @@ class StandIn:
 
     async def publish(self, messages: list[Message], position: int, identity: str) -> None:
         if self._epoch != self._log.epoch:
-            raise TakenOver("another producer has the transactional id")
+            raise RelayFenced("another producer has the transactional id")
         if not messages:
             self._log.committed = (position, identity)
             return
         self.before()
         if refused := [each.id for each in messages if self.refuses(each)]:
-            raise Refused("too large", refused[:1] if self.exact else [each.id for each in messages])
+            raise MessageRefused("too large", refused[:1] if self.exact else [each.id for each in messages])
         self._log.messages += messages
         self._log.committed = (position, identity)
         self._log.transactions.append(len(messages))
@@ -62,4 +62,4 @@ class StandIn:
 
 
 def away() -> None:
-    raise Away("the broker cannot answer")
+    raise Unavailable("the broker cannot answer")

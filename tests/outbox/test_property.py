@@ -15,7 +15,7 @@ from tests.longer import examples
 from tests.outbox.standin import Log, StandIn
 
 from headrace.outbox import Outbox
-from headrace.outbox.errors import Away
+from headrace.outbox.errors import Unavailable
 from headrace.outbox.relay import Relay, Settings
 from headrace.outbox.store import Store
 
@@ -26,7 +26,7 @@ class Killed(BaseException):
 
 # What ends a run: the n-th statement before or after it is carried out, the n-th publish before or after its commit.
 places = st.tuples(st.sampled_from(["statement", "carried out", "publish", "published"]), st.integers(0, 12))
-runs = st.tuples(places, st.sampled_from([Killed, Away]))
+runs = st.tuples(places, st.sampled_from([Killed, Unavailable]))
 steps = st.one_of(st.integers(1, 7), st.none(), runs)
 
 

@@ -11,7 +11,7 @@ from headrace.client.coordinator import Coordinator
 from headrace.client.errors import UnsupportedApi
 from headrace.embedded import Broker
 from headrace.format.partitioning import partition_of
-from headrace.outbox.errors import Away, InDoubt, OutboxError, Refused, TakenOver
+from headrace.outbox.errors import InDoubt, MessageRefused, OutboxError, RelayFenced, Unavailable
 from headrace.outbox.publisher import KafkaPublisher
 from headrace.outbox.store import Message
 
@@ -86,7 +86,7 @@ async def test_whoever_begins_shuts_out_the_others(client: Client, publisher: Ka
     await publisher.publish([message(1)], 1, ME)
     heir = KafkaPublisher(client, "shop")
     await heir.start()
-    with pytest.raises(TakenOver):
+    with pytest.raises(RelayFenced):
         await publisher.publish([message(2)], 2, ME)
     assert await heir.position(ME) == 1
     await heir.publish([message(2)], 2, ME)
@@ -115,7 +115,7 @@ async def test_a_message_that_is_too_large(client: Client, publisher: KafkaPubli
     await client.admin.create_topic("small", 2, {"max.message.bytes": "1000"})
     before = [] if alone else [message(2, b"small", "small", partition=0)]
     sent = [message(1), *before, message(3, b"x" * 2_000, "small", partition=0), message(4, b"", "small", partition=1)]
-    with pytest.raises(Refused, match=r"max\.message\.bytes") as refused:
+    with pytest.raises(MessageRefused, match=r"max\.message\.bytes") as refused:
         await publisher.publish(sent, 4, ME)
     assert refused.value.suspects == ([3] if alone else [2, 3])
     assert await committed(client) == []
@@ -125,7 +125,7 @@ async def test_a_message_that_is_too_large(client: Client, publisher: KafkaPubli
 
 
 async def test_a_partition_that_is_not_there(client: Client, publisher: KafkaPublisher):
-    with pytest.raises(Refused, match="3 partitions") as refused:
+    with pytest.raises(MessageRefused, match="3 partitions") as refused:
         await publisher.publish([message(1), message(2, partition=7), message(3)], 3, ME)
     assert refused.value.suspects == [2]
     assert await committed(client) == []
@@ -133,7 +133,7 @@ async def test_a_partition_that_is_not_there(client: Client, publisher: KafkaPub
 
 @pytest.mark.headrace(auto_create_topics=False)
 async def test_a_topic_that_is_not_there(client: Client, publisher: KafkaPublisher):
-    with pytest.raises(Refused, match="nowhere") as refused:
+    with pytest.raises(MessageRefused, match="nowhere") as refused:
         await publisher.publish([message(1), message(2, topic="nowhere")], 2, ME)
     assert refused.value.suspects == [2]
     await publisher.publish([message(1)], 1, ME)
@@ -150,5 +150,5 @@ async def test_a_broker_without_transactions(client: Client, monkeypatch: pytest
 
 async def test_no_broker():
     async with Client("127.0.0.1:1", timeout=0.3) as client:
-        with pytest.raises(Away, match=r"127\.0\.0\.1:1"):
+        with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1"):
             await KafkaPublisher(client, "shop").start()

@@ -15,7 +15,7 @@ from tests.waiting import until
 
 from headrace.outbox import Outbox, OutboxError
 from headrace.outbox import relay as relay_module
-from headrace.outbox.errors import InDoubt, NoOutbox, TakenOver
+from headrace.outbox.errors import InDoubt, NoOutbox, RelayFenced
 from headrace.outbox.relay import Relay, Settings
 from headrace.outbox.store import Store
 
@@ -242,10 +242,10 @@ async def test_a_zombie_can_do_nothing(bench: Bench):
     out = await Relay(second, heir, "shop")._begin()
     assert out.ids == [1]
     bench.add(b"2")
-    with pytest.raises(TakenOver):
+    with pytest.raises(RelayFenced):
         first.advance(claim, 10, 1_000)
     claim = second.advance(out, 10, 1_000)
-    with pytest.raises(TakenOver):
+    with pytest.raises(RelayFenced):
         await publisher.publish(first.messages(claim), claim.position, "")
     await heir.publish(second.messages(claim), claim.position, "")
     assert bench.log.values == [b"1", b"2"]
@@ -281,7 +281,7 @@ async def test_the_one_that_was_shut_out_ends_where_there_are_no_turns(bench: Be
         bench.add(b"2")
         await bench.drained()
         bench.add(b"3")
-        with pytest.raises(TakenOver):
+        with pytest.raises(RelayFenced):
             await asyncio.wait_for(task, 20)
         await bench.drained()
     assert bench.log.values == [b"1", b"2", b"3"]

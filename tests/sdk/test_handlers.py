@@ -21,7 +21,7 @@ from tests.waiting import until
 import headrace
 from headrace.client import EARLIEST, Client
 from headrace.sdk import App, Message, PublishFailed, Reject, Retry, Unsuited, consumer_thread, puller
-from headrace.sdk.memory import world
+from headrace.sdk.memory import get_broker
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ async def letters(place: Place, topic: str, count: int) -> list[Any]:
     """The first records of a topic."""
     found: list[Any] = []
     if not place.kafka:
-        await until(lambda: len(world("handlers").messages(topic)) >= count)
-        return [message for message, _ in world("handlers").messages(topic)]
+        await until(lambda: len(get_broker("handlers").messages(topic)) >= count)
+        return [message for message, _ in get_broker("handlers").messages(topic)]
     async with asyncio.timeout(20), Client(place.kafka) as client:
         while len(found) < count:
             found = []
@@ -426,7 +426,7 @@ async def test_partitions_by_hand(place: Place, fresh: str) -> None:
         async with Client(place.kafka) as client:
             await client.admin.create_topic(fresh, 3)
     else:
-        world("handlers").topic(fresh, 3)
+        get_broker("handlers").topic(fresh, 3)
     seen: list[tuple[int, bytes, int]] = []
 
     def reader() -> App:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.sdk.in_memory import consumer_config
 
-from headrace.sdk.memory import ManualClock, MemoryDelivery, MemoryReceiver, World
+from headrace.sdk.memory import ManualClock, MemoryBroker, MemoryDelivery, MemoryReceiver
 from headrace.sdk.message import Outgoing
 from headrace.sdk.scenario import KAFKA, NSQ
 from headrace.sdk.transport import ConsumerConfig
@@ -39,7 +39,7 @@ STEPS = st.lists(
 
 @dataclass
 class Play:
-    """One run: a world, who reads, and what is known of each message."""
+    """One run: a broker, who reads, and what is known of each message."""
 
     config: ConsumerConfig
     wire: str
@@ -50,9 +50,9 @@ class Play:
     done: list[tuple[bytes | None, int, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.world = World(self.clock)
-        self.world.topic("orders", PARTITIONS)
-        self.world.watch = self._saw
+        self.broker = MemoryBroker(self.clock)
+        self.broker.topic("orders", PARTITIONS)
+        self.broker.watch = self._saw
 
     def _saw(self, group: str, message: Any, word: str, reason: str) -> None:
         if word == "ack":
@@ -62,18 +62,18 @@ class Play:
         match action:
             case "publish":
                 value = b"%d" % self.published
-                self.world.publish([Outgoing("orders", value, one, delay=two)], "test", PARTITIONS)
+                self.broker.publish([Outgoing("orders", value, one, delay=two)], "test", PARTITIONS)
                 self.published += 1
             case "settle" if self.held:
                 # Late ones too: what is over must not count.
                 self.settle(self.held[one % len(self.held)], two)
             case "pass":
                 self.clock.now += one
-                self.world.turn()
+                self.broker.turn()
             case "open" if len(self.receivers) < 4:
-                receiver = MemoryReceiver(self.world, self.config, self.held.extend, self.wire, "test", PARTITIONS)
+                receiver = MemoryReceiver(self.broker, self.config, self.held.extend, self.wire, "test", PARTITIONS)
                 receiver.credit = one
-                self.world.join(receiver)
+                self.broker.join(receiver)
                 self.receivers.append(receiver)
             case "close" if self.receivers:
                 await self.receivers.pop(one % len(self.receivers)).close()
@@ -95,7 +95,7 @@ class Play:
                 delivery.reject("of no use")
 
     def check(self) -> None:
-        unsettled = self.world.unsettled
+        unsettled = self.broker.unsettled
         assert all(message.attempt <= ATTEMPTS for message in unsettled)
         if self.config.tuning.ordered:
             keys = [message.key for message in unsettled if message.key is not None]
@@ -113,9 +113,9 @@ class Play:
             await asyncio.sleep(0)
             if self.held:
                 self.held.pop().ack()
-            elif (due := self.world.next_due()) is not None:
+            elif (due := self.broker.next_due()) is not None:
                 self.clock.now = max(due, self.clock.now)
-                self.world.turn()
+                self.broker.turn()
             else:
                 break
             self.check()
@@ -128,7 +128,7 @@ async def played(config: ConsumerConfig, wire: str, steps: list[tuple[str, Any, 
     await play.finish()
     dead = [
         (each.key, int(each.headers["headrace-origin-partition"]), int(each.headers["headrace-origin-offset"]))
-        for each, _ in play.world.messages("orders.shop.dead")
+        for each, _ in play.broker.messages("orders.shop.dead")
     ]
     ended = play.done + dead
     assert len(ended) == play.published

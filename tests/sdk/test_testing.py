@@ -14,7 +14,7 @@ from tests.sdk.in_memory import consumer_config
 
 from headrace.format.partitioning import partition_of
 from headrace.sdk import App, Message, PublishFailed, Reject, Retry, Unsuited
-from headrace.sdk.memory import ManualClock, MemoryDelivery, MemoryReceiver, World, forget
+from headrace.sdk.memory import ManualClock, MemoryBroker, MemoryDelivery, MemoryReceiver, remove_broker
 from headrace.sdk.message import Outgoing
 from headrace.sdk.scenario import NSQ
 from headrace.sdk.testing import Harness
@@ -167,9 +167,9 @@ async def test_a_handler_that_hangs_is_named_and_times_out() -> None:
             await harness.settled(timeout=0.05)
         # Its lease is extended while it runs, but not for ever.
         await harness.advance(119, settle=False)
-        assert [each.attempt for each in harness._world.unsettled] == [1]
+        assert [each.attempt for each in harness._broker.unsettled] == [1]
         await harness.advance(1 + 10, settle=False)
-        assert [each.attempt for each in harness._world.unsettled] == [2]
+        assert [each.attempt for each in harness._broker.unsettled] == [2]
         await harness.advance(60, settle=False)
         [letter] = harness.dead("orders")
         assert letter.reason == "not settled after 2 attempts"
@@ -197,23 +197,23 @@ async def test_other_retries_hold_at_once() -> None:
 
 async def test_a_delivery_whose_time_begins_anew_is_not_taken_away() -> None:
     clock = ManualClock(1_000.0)
-    world = World(clock)
+    broker = MemoryBroker(clock)
     came: list[MemoryDelivery] = []
-    receiver = MemoryReceiver(world, consumer_config("orders", "shop", timeout=60), came.extend, NSQ, "shop", 1)
-    world.join(receiver)
-    world.publish([Outgoing("orders", b"x")], "shop", 1)
+    receiver = MemoryReceiver(broker, consumer_config("orders", "shop", timeout=60), came.extend, NSQ, "shop", 1)
+    broker.join(receiver)
+    broker.publish([Outgoing("orders", b"x")], "shop", 1)
     await asyncio.sleep(0)
     [delivery] = came
     clock.now += 50
     assert delivery.touch()
     clock.now += 50
-    world.turn()
-    assert world.unsettled == [delivery.message]
+    broker.turn()
+    assert broker.unsettled == [delivery.message]
     clock.now += 10
-    world.turn()
+    broker.turn()
     assert not delivery.touch()
     delivery.ack()
-    assert [each.attempt for each in world.unsettled] == [2]
+    assert [each.attempt for each in broker.unsettled] == [2]
 
 
 async def test_batches_of_a_stream() -> None:
@@ -397,7 +397,7 @@ def test_applications_on_the_loops_of_several_threads() -> None:
                 two.publish("orders", b"%d" % (number + 100))
             assert all_paid.wait(20)
     finally:
-        forget("threads")
+        remove_broker("threads")
     assert sorted(paid) == sorted(b"%d" % number for number in range(200))
 
 

@@ -1,7 +1,7 @@
 """What can go wrong between an outbox and the log.
 
-Three kinds, by what the relay does: it tries again for ever (`Away`), it deals with one message (`Refused`), or it ends
-and a person decides (all others).
+Three kinds, by what the relay does: it retries without end (`Unavailable`), it handles one message (`MessageRefused`),
+or it ends and an operator decides (all others).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class NoOutbox(OutboxError):
     """The database has no such table."""
 
 
-class Away(OutboxError):
+class Unavailable(OutboxError):
     """The database or the broker cannot be reached or cannot answer now. What was under way is open until it can."""
 
 
-class Refused(OutboxError):
+class MessageRefused(OutboxError):
     """The broker will not take one of the messages. None of them is out."""
 
     def __init__(self, why: str, suspects: Sequence[int]) -> None:
@@ -36,7 +36,7 @@ class Refused(OutboxError):
         """The ids of the messages of which it is one; a single one is it."""
 
 
-class TakenOver(OutboxError):
+class RelayFenced(OutboxError):
     """Another relay of the same outbox has begun: this one must end."""
 
 

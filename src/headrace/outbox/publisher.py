@@ -17,7 +17,7 @@ from headrace.client import BrokerError, Client, ClientError, Delivery
 from headrace.client.codes import ErrorCode
 from headrace.client.errors import ProducerFenced, TransactionUnresolved, UnsupportedApi
 from headrace.client.transactional import TransactionalProducer
-from headrace.outbox.errors import Away, InDoubt, OutboxError, Refused, TakenOver
+from headrace.outbox.errors import InDoubt, MessageRefused, OutboxError, RelayFenced, Unavailable
 from headrace.outbox.store import Message
 
 # Nothing is ever written to it: it lends its partition to the offsets of all outboxes.
@@ -117,7 +117,7 @@ class KafkaPublisher:
             except ClientError as error:
                 await producer.abort()
                 if suspects := await _suspects(messages, deliveries, error):
-                    raise Refused(str(suspects[0][1]), [message.id for message, _ in suspects]) from error
+                    raise MessageRefused(str(suspects[0][1]), [message.id for message, _ in suspects]) from error
                 raise
 
     async def close(self) -> None:
@@ -165,10 +165,10 @@ async def _answering() -> AsyncIterator[None]:
     try:
         yield
     except ProducerFenced as error:
-        raise TakenOver(str(error)) from error
+        raise RelayFenced(str(error)) from error
     except UnsupportedApi as error:
         raise OutboxError(f"a relay needs transactions, which this broker has not: {error}") from error
     except ClientError as error:
         if _code(error) in FATAL:
             raise OutboxError(f"the broker does not let the relay work: {error}") from error
-        raise Away(f"the broker cannot answer: {error}") from error
+        raise Unavailable(f"the broker cannot answer: {error}") from error

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import structlog
 
-from headrace.outbox.errors import Away, InDoubt, OutboxError, Refused, TakenOver
+from headrace.outbox.errors import InDoubt, MessageRefused, OutboxError, RelayFenced, Unavailable
 from headrace.outbox.store import Claim, Message, State, Store
 from headrace.outbox.tables import NAME_MAX
 
@@ -50,7 +50,7 @@ class Settings:
 
 
 class Publisher(Protocol):
-    """The way to the log. Raises Away where it is not known, or not now, what became of something."""
+    """The way to the log. Raises Unavailable where it is not known, or not now, what became of something."""
 
     async def start(self) -> None:
         """Shut out every other publisher of the same name, for good, and end what it had under way."""
@@ -59,8 +59,8 @@ class Publisher(Protocol):
         """How far the log has come; None where it does not say. Raises InDoubt if that was another outbox's word."""
 
     async def publish(self, messages: list[Message], position: int, identity: str) -> None:
-        """Put messages (perhaps none) and position into the log: all or nothing. Raises Refused where nothing is there,
-        since one of the messages cannot be, and TakenOver where another publisher has begun."""
+        """Write messages (perhaps none) and position to the log: all or nothing. Raises MessageRefused where one of the
+        messages cannot be written, and RelayFenced where another publisher has begun."""
 
     async def close(self) -> None: ...
 
@@ -120,23 +120,23 @@ class Relay:
                     continue
                 standing_by = False
                 await self._drain(await self._begin())
-            except Away as error:
+            except Unavailable as error:
                 delay = min(BACKOFF_MAX, BACKOFF_FIRST * 2**self._troubles) * random.uniform(0.5, 1.0)
                 self._troubles = min(self._troubles + 1, 10)
                 if str(error) != self._trouble or delay > LOG_AGAIN_SECONDS:
                     self._trouble = str(error)
                     self._log.warning("it will be tried again until the relay stops", why=str(error))
                 await self._pause(delay)
-            except TakenOver as error:
+            except RelayFenced as error:
                 await self._shut_out(error)
 
-    async def _shut_out(self, error: TakenOver) -> None:
+    async def _shut_out(self, error: RelayFenced) -> None:
         """Decide whether to begin again. The row in the database shows whether another relay exists at all: a broker
         also fences a producer that was silent for too long."""
         try:
             if not self._store.takes_turns and not await asyncio.to_thread(self._store.owns):
                 raise error
-        except Away:
+        except Unavailable:
             pass
         self._log.warning("this relay was shut out", why=str(error))
         await self._pause(STANDBY_SECONDS)
@@ -218,7 +218,7 @@ class Relay:
         while messages:
             try:
                 await self._publisher.publish(messages, claim.position, self._identity)
-            except Refused as error:
+            except MessageRefused as error:
                 if len(error.suspects) == 1:
                     return await self._refused(claim, messages, error)
                 # Which one it is shows when there are fewer of them.
@@ -235,7 +235,7 @@ class Relay:
         # All of them were deleted meanwhile.
         return await asyncio.to_thread(self._store.shorten, claim, 0)
 
-    async def _refused(self, claim: Claim, messages: list[Message], error: Refused) -> Claim:
+    async def _refused(self, claim: Claim, messages: list[Message], error: MessageRefused) -> Claim:
         [message] = [each for each in messages if each.id == error.suspects[0]]
         if not self._settings.park:
             raise OutboxError(

@@ -22,7 +22,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, delete, func, insert, 
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from headrace.outbox.errors import Away, NoOutbox, TakenOver
+from headrace.outbox.errors import NoOutbox, RelayFenced, Unavailable
 from headrace.outbox.tables import THE_ROW, HeaderList, Tables, decode_headers, decode_ids, encode_ids
 
 TRY_LOCK = text("SELECT pg_try_advisory_lock(:key)")
@@ -163,7 +163,7 @@ class Store:
                     connection.execute(insert(relay).values(**row, before=0, position=0, claimed=""))
                     return self._state(connection)
             except IntegrityError:
-                raise Away("another relay began at the same moment") from None
+                raise Unavailable("another relay began at the same moment") from None
 
     def owns(self) -> bool:
         """Whether no other relay has begun since `take`."""
@@ -282,7 +282,7 @@ class Store:
         hold = update(relay).where(relay.c.id == THE_ROW, relay.c.owner == self._owner).values(owner=self._owner)
         with self._answering(), self._engine.begin() as connection:
             if not connection.execute(hold).rowcount:
-                raise TakenOver(f"another relay has taken over the outbox {self._messages.fullname}")
+                raise RelayFenced(f"another relay has taken over the outbox {self._messages.fullname}")
             yield connection
 
     @contextmanager
@@ -290,10 +290,10 @@ class Store:
         try:
             yield
         except PoolTimeout as error:
-            raise Away(f"the database has no connection to spare: {error}") from error
+            raise Unavailable(f"the database has no connection to spare: {error}") from error
         except DBAPIError as error:
             # Drivers speak in several lines.
-            raise Away("the database cannot answer: " + " ".join(str(error.orig or error).split())) from error
+            raise Unavailable("the database cannot answer: " + " ".join(str(error.orig or error).split())) from error
 
 
 def _message(row: Any) -> Message:

@@ -1,9 +1,9 @@
 """`memory://NAME`: a whole small messaging system inside the process, for tests.
 
-It has what handlers see of a Headrace: topics with partitions, queues and groups, credit, attempts, ladders, timeouts,
-order by key, dead letters, delays; no ports, no threads, no files. Everything happens in `World.turn`, which runs after
-each change and hands out what can be handed out, so between changes there is never anything left to do: that is how
-a test can know that all is settled. Its clock may be one that only the test moves.
+It has what handlers see of a Headrace: topics with partitions, queues and groups, credit, attempts, retry schedules,
+visibility timeouts, order by key, dead letters, delays; no ports, no threads, no files. Everything happens in
+`MemoryBroker.turn`, which runs after each change and delivers what can be delivered, so between changes nothing is left
+to do: that is how a test can know that all is settled. Its clock may be one that only the test moves.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Delayed:
     partitions: int
 
 
-class World:
+class MemoryBroker:
     """The topics and groups of one name."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
@@ -254,22 +254,22 @@ class World:
 
 
 class MemoryTransport(Transport):
-    """One application's way into a world."""
+    """One application's way into a broker."""
 
     def __init__(self, address: Address, client_id: str, wire: str) -> None:
-        self._world = world(address.memory)
+        self._broker = get_broker(address.memory)
         self._partitions = address.partitions
         self._client_id = client_id
         self._wire = wire
 
     async def partitions(self, topic: str) -> int:
-        return 0 if self._wire == NSQ else len(self._world.topic(topic, self._partitions))
+        return 0 if self._wire == NSQ else len(self._broker.topic(topic, self._partitions))
 
     async def publish(self, messages: Sequence[Outgoing], *, receipts: bool = False) -> Sequence[Receipt]:
-        return self._world.publish(messages, self._client_id, self._partitions)
+        return self._broker.publish(messages, self._client_id, self._partitions)
 
     async def cancel(self, timer: str) -> bool:
-        return self._world.cancel(timer)
+        return self._broker.cancel(timer)
 
     async def subscribe(self, config: ConsumerConfig, deliver: Deliver) -> MemoryReceiver:
         try:
@@ -281,11 +281,11 @@ class MemoryTransport(Transport):
                 check_name("topic", topic_of(config.topic, config.group))
         except ValueError as error:
             raise Unsuited(f"{config.topic}/{config.group} cannot be subscribed to: {error}") from None
-        count = len(self._world.topic(config.topic, self._partitions))
+        count = len(self._broker.topic(config.topic, self._partitions))
         if missing := [each for each in config.tuning.partitions if each >= count]:
             raise Unsuited(f"the topic {config.topic!r} has {count} partitions, and not {missing[0]}")
-        receiver = MemoryReceiver(self._world, config, deliver, self._wire, self._client_id, self._partitions)
-        self._world.join(receiver)
+        receiver = MemoryReceiver(self._broker, config, deliver, self._wire, self._client_id, self._partitions)
+        self._broker.join(receiver)
         return receiver
 
 
@@ -293,7 +293,7 @@ class MemoryReceiver(Receiver):
     orders = True
 
     def __init__(
-        self, world: World, config: ConsumerConfig, deliver: Deliver, wire: str, sender: str, partitions: int
+        self, broker: MemoryBroker, config: ConsumerConfig, deliver: Deliver, wire: str, sender: str, partitions: int
     ) -> None:
         super().__init__(config, deliver)
         self.wire = wire
@@ -303,7 +303,7 @@ class MemoryReceiver(Receiver):
         self.unsettled = 0
         self.group: Group
         self.group_name = f"{config.group}-{id(self):x}#ephemeral" if config.tuning.private else config.group
-        self._world = world
+        self._broker = broker
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._wakes = math.inf
@@ -316,7 +316,7 @@ class MemoryReceiver(Receiver):
 
     def limit(self, credit: int) -> None:
         self.credit = credit
-        self._world.turn()
+        self._broker.turn()
 
     async def set_retries(self, tuning: Tuning) -> None:
         await super().set_retries(tuning)
@@ -326,11 +326,11 @@ class MemoryReceiver(Receiver):
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        self._world.leave(self)
+        self._broker.leave(self)
 
     def hand(self, entries: Sequence[Entry]) -> None:
         """Deliver messages, on the receiver's own loop."""
-        deliveries = [MemoryDelivery(self._world, self, entry) for entry in entries]
+        deliveries = [MemoryDelivery(self._broker, self, entry) for entry in entries]
         self._loop.call_soon_threadsafe(self._take, deliveries)
 
     def _take(self, deliveries: list[MemoryDelivery]) -> None:
@@ -351,19 +351,19 @@ class MemoryReceiver(Receiver):
 
     def _look(self) -> None:
         self._wakes = math.inf
-        self._world.turn()
+        self._broker.turn()
 
 
 class MemoryDelivery(Delivery):
     """A message in flight."""
 
-    __slots__ = ("_world", "entry", "receiver")
+    __slots__ = ("_broker", "entry", "receiver")
 
     leased = True
 
-    def __init__(self, world: World, receiver: MemoryReceiver, entry: Entry) -> None:
+    def __init__(self, broker: MemoryBroker, receiver: MemoryReceiver, entry: Entry) -> None:
         super().__init__(receiver.group.message(entry))
-        self._world = world
+        self._broker = broker
         self.receiver = receiver
         self.entry = entry
 
@@ -372,10 +372,10 @@ class MemoryDelivery(Delivery):
         return self.receiver.group.holds(self.entry, self.receiver, self.message.attempt)
 
     def touch(self) -> bool:
-        return self._world.touch(self)
+        return self._broker.touch(self)
 
     def hold(self, seconds: float) -> bool:
-        return self._world.touch(self, seconds)
+        return self._broker.touch(self, seconds)
 
     def ack(self) -> None:
         self._settle(ACK)
@@ -383,11 +383,11 @@ class MemoryDelivery(Delivery):
     def ack_with(self, together: Sequence[Delivery], sent: Sequence[Outgoing]) -> None:
         if sent:
             try:
-                self._world.finish(self, sent)
+                self._broker.finish(self, sent)
             except PublishFailed as error:
                 # Nothing of it counts: everything that was under way comes again.
                 log.warning("what was done is undone", message=self.message.id, error=str(error))
-                self._world.undo(self.receiver)
+                self._broker.undo(self.receiver)
             together = [each for each in together if each is not self]
         super().ack_with(together, ())
 
@@ -401,25 +401,25 @@ class MemoryDelivery(Delivery):
         if self._settled:
             return
         self._settled = True
-        if not self._world.settle(self, outcome, after, reason):
+        if not self._broker.settle(self, outcome, after, reason):
             self.receiver.on_late(self.message.id, outcome)
 
 
-# --- the worlds of this process ---------------------------------------------------------------------------------------
+# --- the brokers of this process --------------------------------------------------------------------------------------
 
-_worlds: dict[str, World] = {}
-
-
-def world(name: str = "") -> World:
-    """The world of a name, made now if there is none."""
-    return _worlds.setdefault(name, World())
+_brokers: dict[str, MemoryBroker] = {}
 
 
-def establish(name: str, made: World) -> None:
-    """Let a name be that of a certain world."""
-    _worlds[name] = made
+def get_broker(name: str = "") -> MemoryBroker:
+    """The broker of that name, created if there is none."""
+    return _brokers.setdefault(name, MemoryBroker())
 
 
-def forget(name: str = "") -> None:
-    """Let all that was in a world be gone."""
-    _worlds.pop(name, None)
+def register_broker(name: str, made: MemoryBroker) -> None:
+    """Give a broker a name."""
+    _brokers[name] = made
+
+
+def remove_broker(name: str = "") -> None:
+    """Drop a broker, with everything in it."""
+    _brokers.pop(name, None)

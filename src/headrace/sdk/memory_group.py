@@ -1,4 +1,4 @@
-"""A queue or a group of a world in memory: what it knows of each message, and who gets the next.
+"""A queue or a group of a broker in memory: what it knows of each message, and who gets the next.
 
 Messages come in the order of their partition; redeliveries take turns with new ones. With order by key a message waits
 behind the unsettled one of its key. A queue delivers any message to any receiver that has room; a group of Kafka's kind
@@ -21,7 +21,7 @@ from headrace.sdk.message import Message
 from headrace.sdk.transport import ConsumerConfig
 
 if TYPE_CHECKING:
-    from headrace.sdk.memory import MemoryReceiver, World
+    from headrace.sdk.memory import MemoryBroker, MemoryReceiver
 
 
 @dataclass(slots=True, eq=False)
@@ -44,13 +44,13 @@ class Entry:
 
 
 class Group:
-    def __init__(self, world: World, config: ConsumerConfig, *, divided: bool) -> None:
+    def __init__(self, broker: MemoryBroker, config: ConsumerConfig, *, divided: bool) -> None:
         self.config = config
         self.cursors: list[int] = []
         """The next new message of each partition."""
         self.receivers: list[MemoryReceiver] = []
         self.flying: dict[tuple[int, int], Entry] = {}
-        self._world = world
+        self._broker = broker
         self._divided = divided
         # What comes again, and what its key held back.
         self._ready: deque[Entry] = deque()
@@ -68,7 +68,7 @@ class Group:
         return msgspec.structs.replace(self._original(entry), attempt=entry.attempt)
 
     def _original(self, entry: Entry) -> Message:
-        return self._world.topics[self.config.topic][entry.partition][entry.offset]
+        return self._broker.topics[self.config.topic][entry.partition][entry.offset]
 
     # --- settling ---
 
@@ -97,7 +97,7 @@ class Group:
             after = tuning.backoff(entry.attempt)
         self._land(entry)
         if after > 0:
-            heapq.heappush(self._deferred, (self._world.clock() + after, next(self._numbers), entry))
+            heapq.heappush(self._deferred, (self._broker.clock() + after, next(self._numbers), entry))
         else:
             self._ready.append(entry)
 
@@ -105,14 +105,14 @@ class Group:
         """To the dead letters, unless it was for one instance alone."""
         if not self.config.tuning.private:
             dead = letter(self.message(entry), self.config.topic, self.config.group, reason)
-            headers = {**dead.headers, "headrace-dead-at": b"%d" % (self._world.clock() * 1_000)}
-            self._world.append(msgspec.structs.replace(dead, headers=headers))
+            headers = {**dead.headers, "headrace-dead-at": b"%d" % (self._broker.clock() * 1_000)}
+            self._broker.append(msgspec.structs.replace(dead, headers=headers))
         self.finish(entry)
 
     def touch(self, entry: Entry) -> None:
         """Restart a delivery's visibility timeout."""
         if self.config.tuning.timeout and not self._divided:
-            entry.deadline = self._world.clock() + self.config.tuning.timeout
+            entry.deadline = self._broker.clock() + self.config.tuning.timeout
             heapq.heappush(self._deadlines, (entry.deadline, next(self._numbers), entry))
 
     def release(self, receiver: MemoryReceiver) -> None:
@@ -202,7 +202,7 @@ class Group:
         return None
 
     def _next_new(self, receiver: MemoryReceiver) -> Entry | None:
-        log = self._world.topics[self.config.topic]
+        log = self._broker.topics[self.config.topic]
         mine: Sequence[int] = range(len(log))
         if receiver.config.tuning.partitions:
             mine = receiver.config.tuning.partitions

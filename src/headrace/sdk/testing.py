@@ -23,7 +23,7 @@ import msgspec
 
 from headrace.sdk.app import App
 from headrace.sdk.blocking import Facade, blocking
-from headrace.sdk.memory import ManualClock, World, establish, forget
+from headrace.sdk.memory import ManualClock, MemoryBroker, register_broker, remove_broker
 from headrace.sdk.message import Message, Receipt
 from headrace.sdk.payload import decoder
 from headrace.sdk.values import SendOptions
@@ -88,23 +88,23 @@ def connected(app: App, url: str, *, given: Mapping[type, Any] | None = None) ->
 class Inspection:
     """What a test sees of the applications, and what it lets fail."""
 
-    def __init__(self, world: World, clock: ManualClock, handled: list[Handled]) -> None:
+    def __init__(self, broker: MemoryBroker, clock: ManualClock, handled: list[Handled]) -> None:
         self.handled = handled
         """The outcome of each delivery, in order."""
-        self._world = world
+        self._broker = broker
         self._clock = clock
 
     def refuse(self, topic: str, reason: str = "the test wants it so") -> None:
         """Let every publish to a topic fail with PublishFailed."""
-        self._world.refused[topic] = reason
+        self._broker.refused[topic] = reason
 
     def accept(self, topic: str) -> None:
         """Let it succeed again."""
-        self._world.refused.pop(topic, None)
+        self._broker.refused.pop(topic, None)
 
     @property
     def now(self) -> float:
-        """The time of this world, in seconds since 1970."""
+        """The time of this broker, in seconds since 1970."""
         return self._clock.now
 
     @overload
@@ -115,7 +115,7 @@ class Inspection:
 
     def sent(self, topic: str, kind: type[Payload] | None = None) -> list[Message] | list[Payload]:
         """What the applications have sent to a topic, in order: messages, or their payloads as a `kind`."""
-        messages = [each for each, sender in self._world.messages(topic) if sender and sender != OUTSIDE]
+        messages = [each for each, sender in self._broker.messages(topic) if sender and sender != OUTSIDE]
         if kind is None:
             return messages
         decode = decoder(kind)
@@ -125,30 +125,30 @@ class Inspection:
         """What was sent to a topic and is not due yet, the next first."""
         return [
             Later(Message(topic, each.message.value, each.message.key, each.message.headers), each.due - self.now)
-            for each in self._world.delayed(topic)
+            for each in self._broker.delayed(topic)
         ]
 
     def dead(self, topic: str, group: str = "") -> list[Dead]:
         """The dead letters of a topic: of one group, or of all."""
         letters = [
             _dead(message)
-            for name in list(self._world.topics)
+            for name in list(self._broker.topics)
             if name.startswith(f"{topic}.") and name.endswith(".dead")
-            for message, _ in self._world.messages(name)
+            for message, _ in self._broker.messages(name)
         ]
         return [each for each in letters if each.message.topic == topic and group in ("", each.group)]
 
 
 class Harness(Inspection):
-    """One or several applications in a world of their own."""
+    """One or several applications in a broker of their own."""
 
     def __init__(self, *apps: App, partitions: int = 1, given: Mapping[type, Any] | None = None) -> None:
         """Topics have so many partitions; `given` takes the place of what the applications provide."""
         if not apps:
             raise ValueError("a harness needs an application to test")
         clock = ManualClock(time.time())
-        super().__init__(World(clock), clock, [])
-        self._world.watch = lambda *outcome: self.handled.append(Handled(*outcome))
+        super().__init__(MemoryBroker(clock), clock, [])
+        self._broker.watch = lambda *outcome: self.handled.append(Handled(*outcome))
         self._apps = apps
         self._given = dict(given or {})
         self._name = f"harness-{next(_numbers)}"
@@ -157,9 +157,9 @@ class Harness(Inspection):
         self._life = AsyncExitStack()
 
     async def __aenter__(self) -> Harness:
-        establish(self._name, self._world)
+        register_broker(self._name, self._broker)
         async with AsyncExitStack() as life:
-            life.callback(forget, self._name)
+            life.callback(remove_broker, self._name)
             for app in self._apps:
                 life.enter_context(connected(app, self._url, given=self._given))
                 for topic, plan in app.topics.items():
@@ -194,7 +194,7 @@ class Harness(Inspection):
                 while not await self._idle():  # noqa: ASYNC110
                     await asyncio.sleep(POLL_SECONDS)
         except TimeoutError:
-            left = self._world.unsettled
+            left = self._broker.unsettled
             named = ", ".join(f"{each.id} (delivery {each.attempt})" for each in left[:5])
             raise TimeoutError(f"{len(left)} messages are not settled after {timeout} s: {named}") from None
 
@@ -207,18 +207,18 @@ class Harness(Inspection):
         while True:
             if settle:
                 await self.settled(timeout)
-            due = self._world.next_due()
+            due = self._broker.next_due()
             if due is None or due > end:
                 break
             self._clock.now = max(due, self._clock.now)
-            self._world.turn()
+            self._broker.turn()
         self._clock.now = end
 
     async def _idle(self) -> bool:
         for app in self._apps:
             await app.flush()
         at_work = any(running.waiting for app in self._apps for running in app.running)
-        return not at_work and not self._world.unsettled
+        return not at_work and not self._broker.unsettled
 
 
 class BlockingHarness(Facade[Harness], Inspection):
@@ -226,7 +226,7 @@ class BlockingHarness(Facade[Harness], Inspection):
 
     def __init__(self, harness: Harness) -> None:
         Facade.__init__(self, harness, "harness")
-        Inspection.__init__(self, harness._world, harness._clock, harness.handled)
+        Inspection.__init__(self, harness._broker, harness._clock, harness.handled)
 
     publish = blocking(Harness.publish)
     settled = blocking(Harness.settled)
