@@ -102,7 +102,7 @@ def test_set_and_set_back(cli: Cli, shop: App, running: Blocking) -> None:
 REFUSED: list[tuple[list[str], list[str]]] = [
     (["speed=3"], ["there is no setting 'speed'", "workers: handlers that run at a time", "pause:", "ladder:"]),
     (["workers=many"], ["workers=many: it is handlers that run"]),
-    (["workers=0"], ["workers=0: it must be 1 or more"]),
+    (["workers=0"], ["workers must be 1 or more (got 0)"]),
     (["workers"], ["must be NAME=VALUE (got 'workers')"]),
     ([], ["no setting is given", "workers"]),
     (["--subscription", "nowhere", "workers=3"], [f"there are orders/{NAME}, refunds/{NAME}"]),

@@ -2,8 +2,8 @@
 
 A broker delivers at least once, since the word that a message was handled can always be lost. If that word stands in
 the same database, and the same transaction, as the effect, the two cannot come apart: a message that comes again is
-found there, and its effect is not repeated. The lock is the row itself: of two who handle one message at once, the
-second waits at the row until the first has ended, and then knows.
+found there, and its effect is not repeated. The lock is the row itself: of two consumers that handle one message at
+once, the second waits at the row until the first has ended, and then finds it.
 
     inbox = Inbox(Base.metadata)
 
@@ -75,8 +75,8 @@ class Inbox:
     def once(self, session: Plain | Awaited, consumer: str, message_id: str) -> Once:
         """`with` (or `async with`) around a handler; it gives whether the message is fresh: not handled before.
 
-        `consumer` names who handles it: each has its own. If you have begun the transaction, you commit it; otherwise
-        it is committed when the block ends. If the block raises, the transaction is rolled back, even if you began it.
+        `consumer` names the handler: each has ids of its own. If you have begun the transaction, you commit it;
+        otherwise the end of the block does. If the block raises, the transaction is rolled back, even if you began it.
         """
         if not 0 < len(message_id) <= ID_MAX:
             raise InvalidId(f"a message id has 1 to {ID_MAX} characters, and {message_id[:40]!r}... {len(message_id)}")

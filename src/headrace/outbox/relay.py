@@ -1,4 +1,4 @@
-"""The relay: from an outbox to the log, in order, each message once, for ever.
+"""The relay: from an outbox to the log, in order, each message once.
 
 The idea: there is one way to begin, and every trouble ends in it. To begin is to shut out whatever relay was there
 before, at the broker and in the database, then to ask the broker how far the log has come, and so to learn what became

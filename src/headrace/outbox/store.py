@@ -1,4 +1,4 @@
-"""The relay's side of the database: what is claimed, what is out, who relays.
+"""The relay's side of the database: what is claimed, what is published, which relay owns the outbox.
 
 Two rules make it safe. Every change begins with an UPDATE of the relay's row that finds it only while this relay owns
 it: that is the lock (of the row in PostgreSQL, of the file in SQLite) and the fence against a relay that was given up
@@ -87,7 +87,7 @@ class Store:
         messages = tables.messages
         self._waiting = messages.c.refused.is_(None) & messages.c.published_ms.is_(None)
 
-    # --- who relays ---
+    # --- ownership ---
 
     def create(self) -> None:
         """Make the tables where they are missing."""

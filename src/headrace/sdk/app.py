@@ -404,7 +404,7 @@ class App:
     async def _go_live(
         self, life: AsyncExitStack, plans: Sequence[tuple[Subscription, str]], handlers: Sequence[Handler]
     ) -> Live | None:
-        """Register, and hear what was set, where the system can keep it."""
+        """Register, and read the live settings, where the system can store them."""
         address = self._system.address
         if self._register and address.kind == NSQ:
             log.info("a plain NSQ keeps no registry: nothing is registered, and settings stay", app=self.name)

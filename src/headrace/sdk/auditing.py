@@ -77,7 +77,7 @@ class Audit:
         return msgspec.structs.replace(message, headers={**message.headers, **own})
 
     def watch(self, message: Outgoing, done: asyncio.Future[Any]) -> None:
-        """Count a message that was put in line, once it is known what became of it."""
+        """Count a message that was buffered, once it is sent or has failed."""
         place = (message.topic, int(message.headers[TIME]) // MINUTE_MS * MINUTE_MS)
         done.add_done_callback(lambda done: self._note(place, done))
         if self._reporting is None:
@@ -115,7 +115,7 @@ class Audit:
                 await self._write()
 
     async def _write(self, *, last: bool = False) -> bool:
-        """Write what there is to say; whether nothing is left."""
+        """Write what there is to report; whether nothing is left."""
         report = self._unwritten
         if report is None:
             due = time.monotonic() - self._written_at >= self._within

@@ -65,7 +65,7 @@ class Subscription:
 
 
 def tuned(name: str, overrides: Mapping[str, Any]) -> Tuning:
-    """A scenario's values, with some of one's own."""
+    """A scenario's values, with some overridden."""
     return scenario(name).tuning.changed(overrides)
 
 

@@ -134,8 +134,8 @@ class TransactionalReceiver(Receiver, ConsumerThread):
             "message.max.bytes": 1_000_000_000,
             # As Kafka's own clients and the rest of the framework choose.
             "partitioner": "murmur2_random",
-            # When no broker answers, the library forgets the ones it knew, and then waits for ever to tell one of them
-            # the group's offsets (librdkafka issue 5511).
+            # When no broker answers, the library forgets the ones it knew, and then waits without end to send one of
+            # them the group's offsets (librdkafka issue 5511).
             "metadata.recovery.strategy": "none",
         }
         self._producer: Producer | None = None
@@ -236,7 +236,7 @@ class TransactionalReceiver(Receiver, ConsumerThread):
 
     def _commit(self, chunk: Chunk, *, patient: bool = True) -> None:
         """One transaction for the chunk, or, where something in it is refused for good, as many as it takes; tried
-        until all is through, or the chunk is another's. Without patience what is refused is left for later."""
+        until all is committed, or the chunk is given up. Without patience what is refused is left for later."""
         self._gone = set()
         if self._commit_part(chunk, [chunk.whole()]) is not None:
             chunk.part()
@@ -266,7 +266,7 @@ class TransactionalReceiver(Receiver, ConsumerThread):
         return None
 
     def _commit_part(self, chunk: Chunk, part: Sequence[Block]) -> str | None:
-        """One transaction; None when it is through, or the chunk is another's, and else what was refused."""
+        """One transaction; None when it is committed, or the chunk is given up, and else what was refused."""
         sent = [each for block in part for each in block.sent]
         moved = positions(part)
         while self._chunk is chunk:
@@ -294,8 +294,8 @@ class TransactionalReceiver(Receiver, ConsumerThread):
         return None
 
     def _put_off(self, chunk: Chunk, block: Block, reason: str) -> bool:
-        """Say when what was refused is to be tried again, or put its dead letters in its place; false where it is
-        another's by then."""
+        """Say when what was refused is to be tried again, or put its dead letters in its place; false where the
+        chunk is given up by then."""
         block.tries += 1
         tuning = self.config.tuning
         log.error(
@@ -315,7 +315,7 @@ class TransactionalReceiver(Receiver, ConsumerThread):
         return self._chunk is chunk
 
     def _wait_until(self, chunk: Chunk, due: float) -> bool:
-        """False where the chunk is another's by then, or this is closed before."""
+        """False where the chunk is given up by then, or this is closed before."""
         self._wait_paused(
             lambda: time.monotonic() >= due or self._chunk is not chunk or self._closing.wait(POLL_SECONDS)
         )
@@ -326,7 +326,7 @@ class TransactionalReceiver(Receiver, ConsumerThread):
         return [each for each in found if each is not None]
 
     def _is_through(self, moved: Sequence[TopicPartition]) -> bool:
-        """Whether a transaction of which nothing was heard was committed. A new producer has ended it by now."""
+        """Whether a transaction whose result is not known was committed. A new producer has ended it by now."""
         asked = [TopicPartition(each.topic, each.partition) for each in moved]
         found = {(each.topic, each.partition): each.offset for each in self._consumer.committed(asked, COMMIT_SECONDS)}
         return all(found[each.topic, each.partition] >= each.offset for each in moved)
@@ -388,7 +388,7 @@ class TransactionalReceiver(Receiver, ConsumerThread):
             self._refusals.append((error.code(), error.str()))
         too_large = any(code == KafkaError.MSG_SIZE_TOO_LARGE for code, _ in self._refusals)
         if too_large and not self._too_large_at.items() & chunk.first().items():
-            # A topic takes less than it did. Handlers hear of what does not fit, when they send it anew; once.
+            # A topic takes less than it did. Handlers get an error for what does not fit when they send it anew; once.
             self._too_large_at = chunk.first()
             for topic in {each.topic for each in sent}:
                 self._loop.call_soon_threadsafe(self._limits.forget, topic)

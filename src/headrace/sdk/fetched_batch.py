@@ -165,9 +165,9 @@ def joined(parts: list[Sequence[Delivery]]) -> Sequence[Delivery]:
     """Several as one; whole batches stay whole."""
     if len(parts) == 1:
         return parts[0]
-    lots = [each for each in parts if isinstance(each, FetchedBatch) and each.whole]
-    if len(lots) == len(parts):
-        return lots[0].join(lots[1:])
+    whole = [each for each in parts if isinstance(each, FetchedBatch) and each.whole]
+    if len(whole) == len(parts):
+        return whole[0].join(whole[1:])
     return list(chain.from_iterable(parts))
 
 

@@ -38,7 +38,7 @@ class Lease:
 
 
 class Leases:
-    """Those of one subscription. Where messages go through in lots (batch_runner.py), there are none."""
+    """Those of one subscription. A batch runner has none while its batches are whole."""
 
     def __init__(self, subscription: str) -> None:
         self.loop = asyncio.get_running_loop()
@@ -96,7 +96,7 @@ class Leases:
         return found
 
     def end(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
-        """A worker is through with messages. What came of them meanwhile, and is still to be handled."""
+        """A worker has finished messages; those that were delivered anew meanwhile, and are still to be handled."""
         again: list[Delivery] = []
         if not self._held:
             return again

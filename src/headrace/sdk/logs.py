@@ -44,7 +44,7 @@ class Logs:
     @level.setter
     def level(self, level: str) -> None:
         if level not in LEVELS:
-            raise ValueError(f"log level {level!r}: it can be {', '.join(LEVELS)}")
+            raise ValueError(f"log level must be one of {', '.join(LEVELS)} (got {level!r})")
         self._level = level
         self._least = LEVELS[level]
 
@@ -56,7 +56,7 @@ class Logs:
     @sample.setter
     def sample(self, share: float) -> None:
         if not 0 <= share <= 1:
-            raise ValueError(f"log sample {share}: it is a share from 0 to 1")
+            raise ValueError(f"log sample must be a share from 0 to 1 (got {share})")
         self._sample = share
         self._below = threshold(share)
 
@@ -87,7 +87,7 @@ class Logs:
         tried: int = 1,
         error: BaseException | None = None,
     ) -> None:
-        """A handler is through with messages, or they are rejected without one. `tried`: for the so many-th time since
+        """A handler has finished messages, or they are rejected without one. `tried`: how often it was called since
         they were delivered."""
         if result == ACK:
             if self._least > LEVELS["info"]:

@@ -84,7 +84,7 @@ class MemoryBroker:
             return self.topics.setdefault(name, [[] for _ in range(partitions)])
 
     def messages(self, topic: str) -> list[tuple[Message, str]]:
-        """What a topic holds, in the order in which it came, each with who sent it."""
+        """The messages of a topic, in the order in which they came, each with its sender."""
         with self._lock:
             self.turn()
             return list(self._arrived.get(topic, ()))

@@ -1,4 +1,4 @@
-"""A queue or a group of a broker in memory: what it knows of each message, and who gets the next.
+"""A queue or a group of the memory broker: the state of each message, and which receiver gets the next.
 
 Messages come in the order of their partition; redeliveries take turns with new ones. With order by key a message waits
 behind the unsettled one of its key. A queue delivers any message to any receiver that has room; a group of Kafka's kind
@@ -88,7 +88,7 @@ class Group:
                 del self._lines[key]
 
     def give_back(self, entry: Entry, after: float | None, reason: str) -> None:
-        """To be delivered again: after so long or by the ladder; dead if it has had its attempts."""
+        """Redeliver it: after so long or by the retry schedule; dead if it has had its attempts."""
         tuning = self.config.tuning
         if tuning.is_spent(entry.attempt):
             self.bury(entry, reason)

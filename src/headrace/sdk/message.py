@@ -65,7 +65,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 def _current_leases() -> Leases:
     leases = handling.get()
     if leases is None:
-        raise RuntimeError("a message is extended by the handler that has it, while it runs")
+        raise RuntimeError("a message can only be extended by the handler that has it, while it runs")
     return leases
 
 

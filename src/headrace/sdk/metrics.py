@@ -179,7 +179,7 @@ class MetricsServer:
 
         host, colon, port = address.rpartition(":")
         if not colon or not port.isdigit():
-            raise ValueError(f"metrics={address!r}: it must be HOST:PORT")
+            raise ValueError(f"metrics must be HOST:PORT (got {address!r})")
         registry = CollectorRegistry()
         for each in collectors:
             registry.register(each)

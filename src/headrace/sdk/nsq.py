@@ -1,8 +1,8 @@
 """Messages over NSQ's wire: of Headrace, whose queues do what a subscription asks for, and of a plain nsqd.
 
-On Headrace the queue keeps to the subscription: its timeout, retry ladder, attempts, dead letters and order by key are
-set when the subscription opens, and a message is settled with one word. On a plain nsqd the ladder and the end of
-trying are kept here, and what is dead goes to a topic of its own before it is finished.
+A queue of Headrace is configured when the subscription opens: its visibility timeout, retry schedule, attempts, dead
+letters and order by key; a message is then settled with one command. On a plain nsqd this module keeps the retry
+schedule and the attempts, and writes a dead message to a topic of its own before it is finished.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SUBSCRIBE_SECONDS = 30.0
 # In one MPUB: well below nsqd's default limit (5 MiB), which it does not report.
 MULTI_BYTES = 1_048_576
 EPHEMERAL = "#ephemeral"
-# So long after its delivery a message can be kept by touching it: a day, the most that a queue takes.
+# A message can be touched for so long after its delivery: a day, the longest that a queue allows.
 LEASE_SECONDS = 86_400
 # nsqd's default, for one that does not report it.
 NSQD_LEASE_MS = 900_000
@@ -208,7 +208,7 @@ class NsqTransport(Transport):
 
 
 class NsqReceiver(Receiver):
-    """One subscription; it connects again, for ever, when its connection is lost."""
+    """One subscription; it reconnects, without end, when its connection is lost."""
 
     def __init__(self, transport: NsqTransport, config: ConsumerConfig, channel: str, deliver: Deliver) -> None:
         super().__init__(config, deliver)
@@ -267,11 +267,11 @@ class NsqReceiver(Receiver):
             try:
                 await self._connect()
             except (OSError, NsqError, TimeoutError) as error:
-                log.debug("not yet connected again", topic=self.config.topic, error=str(error))
+                log.debug("cannot reconnect yet", topic=self.config.topic, error=str(error))
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, BACKOFF_MAX)
             else:
-                log.info("connected again", topic=self.config.topic, group=self.config.group)
+                log.info("reconnected", topic=self.config.topic, group=self.config.group)
                 return
 
     def limit(self, credit: int) -> None:
@@ -394,7 +394,7 @@ class NsqDelivery(Delivery):
         if not self._once("retry"):
             return
         if self.connection.extended and not tuning.private:
-            # 0 asks for the queue's own ladder; its attempts are counted there too.
+            # 0 asks for the queue's retry schedule; attempts are counted there too.
             self._requeue(0 if after is None else max(round(after * 1_000), 1), reason)
         elif spent:
             self._receiver.bury(self, reason)

@@ -26,7 +26,7 @@ class Observer:
     def __init__(self, logs: Logs, metrics: Metrics, traces: float) -> None:
         """`traces`: of what is sent outside of any trace, so much begins one."""
         if not 0 <= traces <= 1:
-            raise ValueError(f"traces={traces}: it is a share from 0 to 1")
+            raise ValueError(f"traces must be a share from 0 to 1 (got {traces})")
         self.logs = logs
         self.metrics = metrics
         self._traces = traces

@@ -1,4 +1,4 @@
-"""Messages that wait for their next try, in a topic over Kafka's wire.
+"""The retry topic of a group, over Kafka's wire: messages wait there for their next attempt.
 
 A group reads a partition in order: one that waits for an hour would hold up all behind it, or be kept in memory with
 them. So every partition of the topic is of one wait. What lies in it waits equally long and is due in the order in
@@ -22,7 +22,7 @@ WAITS = (0.0, 1.0, 5.0, 30.0, 120.0, 600.0, 3_600.0)
 """Seconds, of the partitions in turn; in the first, what has less than a second left."""
 # What is so much too short for a partition waits there all the same, until it is due: it has lost that on its way.
 SLACK_SECONDS = 0.5
-# So long a consumer rests where it stopped, because it has to fetch anew what lies there.
+# A consumer rests so long where it stopped, because it has to fetch again what lies there.
 REST_SECONDS = 0.05
 
 
@@ -34,7 +34,7 @@ def partition_for(seconds: float, turn: int, partitions: int) -> int:
 
 
 def due_of(raw: Any) -> float:
-    """When a message is to be tried again."""
+    """When a message is to be retried."""
     for name, value in raw.headers() or ():
         if name == RETRY_AT:
             return int(value or b"0") / 1_000
@@ -88,7 +88,7 @@ class RetryPuller(Puller):
                 self._stops[partition] = (now + REST_SECONDS, offset)
 
     def _given(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
-        # Whatever is left of messages that came with the word that their partition is another's.
+        # Left by messages that were fetched just before their partition was revoked.
         self._forget_stops(partitions)
         super()._given(consumer, partitions)
 

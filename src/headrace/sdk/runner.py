@@ -55,7 +55,7 @@ class SubscriptionRunner:
         self._given = given
         self._threads = threads
         self._receiver: Receiver | None = None
-        # Deliveries; where they go through in lots (batch_runner.py), these.
+        # Deliveries; in a batch runner, batches of them.
         self._ready: deque[Any] = deque()
         # Key -> what waits behind the message of it that is being handled.
         self._lines: dict[bytes, deque[Delivery]] = {}

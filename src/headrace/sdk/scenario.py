@@ -64,22 +64,22 @@ class Tuning:
                 raise TypeError(f"{name} must be a number (got {getattr(self, name)!r})")
         for name, least in (("workers", 1), ("credit", 1), ("batch", 1), ("attempts", 0)):
             if getattr(self, name) < least:
-                raise ValueError(f"{name}={getattr(self, name)}: it must be {least} or more")
+                raise ValueError(f"{name} must be {least} or more (got {getattr(self, name)})")
         for name in ("batch_wait", "timeout", "timeout_max"):
             seconds_of(name, getattr(self, name))
         if self.rate < 0:
-            raise ValueError(f"rate={self.rate}: it must be 0 or more")
+            raise ValueError(f"rate must be 0 or more (got {self.rate})")
         if not 0 <= self.traced <= 1:
-            raise ValueError(f"traced={self.traced}: it is a share from 0 to 1")
+            raise ValueError(f"traced must be a share from 0 to 1 (got {self.traced})")
         for step in self.ladder:
             seconds_of("a step of the ladder", step)
         if self.exactly_once and (self.private or self.at_most_once):
-            raise ValueError("exactly_once goes with neither private nor at_most_once")
+            raise ValueError("exactly_once cannot be combined with private or at_most_once")
         if self.partitions and (self.exactly_once or min(self.partitions) < 0):
-            raise ValueError(f"partitions={self.partitions}: they are 0 or more, and not for exactly_once")
+            raise ValueError(f"partitions must be 0 or more, and not with exactly_once (got {self.partitions})")
 
     def changed(self, overrides: Mapping[str, Any]) -> Tuning:
-        """With some values of one's own."""
+        """With some values overridden. Raises TypeError and ValueError."""
         known = {each.name for each in fields(self)}
         unknown = sorted(set(overrides) - known)
         if unknown:
@@ -217,7 +217,7 @@ SCENARIOS: dict[str, Scenario] = {
             {
                 "wire": "Kafka's transactions commit a group's offsets and messages to any topics as one act",
                 "credit": "up to 1,000 messages share one transaction, which costs about what three requests cost",
-                "ladder": "short: a message that fails is tried again in its place, and its transaction waits",
+                "ladder": "short: a message that fails is retried in its place, and its transaction waits",
             },
         ),
     )

@@ -86,7 +86,7 @@ class SendBuffer:
         return done
 
     def _next(self) -> tuple[list[Outgoing], list[Entry]]:
-        """What goes out together, and what that was in line."""
+        """The messages that are sent together, and their entries in the buffer."""
         messages: list[Outgoing] = []
         entries = []
         while self._buffer and len(messages) < BATCH_MESSAGES:

@@ -85,7 +85,7 @@ def parse(url: str) -> Address:
         )
     kafka = _with_port(hosts, KAFKA_PORT)
     host, _, port = kafka.rpartition(":")
-    # A broker whose Kafka door is elsewhere has its other doors elsewhere too: what is at NSQ's port is another's.
+    # A broker whose Kafka door is elsewhere has its other doors elsewhere too: what is at NSQ's port is another broker.
     usual = host if port == str(KAFKA_PORT) else ""
     return Address(
         HEADRACE,
@@ -151,8 +151,8 @@ class System:
         return kind
 
     def check(self, message: Outgoing) -> None:
-        """Raises UnsupportedPublish for what no transport here can carry: before it is in line, because what goes out
-        with it is not to blame."""
+        """Raises UnsupportedPublish for what no transport here can carry: before it is buffered, because the messages
+        that are sent with it are not to blame."""
         kind = self.address.kind
         if message.delay and kind == KAFKA:
             raise UnsupportedPublish(f"{message.topic}: Kafka has no delayed messages. Use a Headrace, or an NSQ")
@@ -182,7 +182,7 @@ class System:
         return self._open[wire]
 
     def _make(self, wire: str) -> Transport:
-        # Each brings a client library, which those who use the other need not have.
+        # Each imports a client library, which applications that use the other need not have.
         if self.address.kind == MEMORY:
             from headrace.sdk.memory import MemoryTransport
 

@@ -39,11 +39,11 @@ class Tls:
 def wanted(url: str, options: Mapping[str, str]) -> Tls | None:
     """What the options of a URL ask for. Raises ValueError."""
     if options.get("tls", "1") not in ("0", "1"):
-        raise ValueError(f"{url!r}: tls is 1 or 0")
+        raise ValueError(f"{url!r}: tls must be 1 or 0")
     files = Tls(options.get("tls_ca", ""), options.get("tls_cert", ""), options.get("tls_key", ""))
     if bool(files.cert) != bool(files.key):
         raise ValueError(f"{url!r}: tls_cert and tls_key go together: give both, or neither")
     asked = options.get("tls") == "1" or files != Tls()
     if asked and options.get("tls") == "0":
-        raise ValueError(f"{url!r} gives files for TLS, and turns it off")
+        raise ValueError(f"{url!r} gives files for TLS and turns it off. Remove tls=0, or the files")
     return files if asked else None

@@ -26,8 +26,8 @@ _gathered: ContextVar[TransactionBuffer | None] = ContextVar("headrace_gathered"
 
 
 def check(message: Outgoing, partitions: int) -> None:
-    """Raises PublishFailed for what a transaction cannot take. The handler has to hear of it now: later, all that is
-    done together with it would fail, again and again."""
+    """Raises PublishFailed for what a transaction cannot take. The handler must get the error now: later, everything in
+    the same transaction would fail, again and again."""
     topic, partition = message.topic, message.partition
     if message.delay:
         raise UnsupportedPublish(f"{topic}: what is sent exactly once cannot be delayed: transactions have no delay")

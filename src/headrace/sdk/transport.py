@@ -64,7 +64,7 @@ class Delivery(ABC):
         """To the dead letters."""
 
     def touch(self) -> bool:
-        """Restart its visibility timeout; false where it is known to be another consumer's by now, and is let go."""
+        """Restart its visibility timeout; false where another consumer is known to have it by now."""
         return True
 
     def hold(self, seconds: float) -> bool:

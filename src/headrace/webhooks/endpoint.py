@@ -21,7 +21,7 @@ import aiohttp
 from headrace.redaction import redact_url
 from headrace.version import VERSION
 
-# Of the body of an answer: what is kept to tell people why, and what is read so that the connection can be used again.
+# Of the body of an answer: what is kept as the reason, and what is read so that the connection can be used again.
 REASON_BYTES = 1_024
 DRAIN_BYTES = 65_536
 REASON_CHARACTERS = 300
@@ -40,7 +40,7 @@ class Verdict(Enum):
 
     TAKEN = auto()
     REFUSED = auto()
-    """By this endpoint, for ever."""
+    """This endpoint will never take it."""
     FAILING = auto()
     """It failed, and the message may be why."""
     DOWN = auto()

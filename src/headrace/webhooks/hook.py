@@ -65,7 +65,7 @@ class Secrets:
         lines = [line.strip() for line in file.read_text().splitlines()]
         keys = [key_of(line) for line in lines if line and not line.startswith("#")]
         if not keys:
-            raise ValueError(f"{file} holds no secret: one stands on each line")
+            raise ValueError(f"{file} holds no secret. Write one on each line")
         self._keys = [*self._keys[: self._fixed], *keys]
         self._stamp = stamp
 
@@ -121,18 +121,18 @@ class Hook:
             ("attempts", self.attempts, 0, 65_535),
         ):
             if not least <= value <= most:
-                raise ValueError(f"{name} is {value}: it must be {least} to {most}")
+                raise ValueError(f"{name} must be {least} to {most} (got {value})")
         if not 0.05 <= self.timeout <= TIMEOUT_MAX:
-            raise ValueError(f"timeout is {self.timeout:g} s: it must be 50 ms to {TIMEOUT_MAX:g} s")
+            raise ValueError(f"timeout must be 50 ms to {TIMEOUT_MAX:g} s (got {self.timeout:g} s)")
         if self.rate < 0 or self.batch_wait < 0 or any(step < 0 for step in self.ladder):
-            raise ValueError("rate, batch_wait and the steps of the ladder are 0 or more")
+            raise ValueError("rate, batch_wait and the steps of the ladder must be 0 or more")
         if len(self.ladder) > STEPS_MAX:
-            raise ValueError(f"the ladder has {len(self.ladder)} steps: {STEPS_MAX} at most")
+            raise ValueError(f"the ladder must have {STEPS_MAX} steps at most (got {len(self.ladder)})")
         for name, text in self.headers.items():
             if not TOKEN.fullmatch(name) or not VALUE.fullmatch(text):
                 raise ValueError(f"{name!r} is no header that can be sent, or its value is none")
             if name.lower().startswith(TAKEN):
-                raise ValueError(f"the header {name} is not for you to set")
+                raise ValueError(f"the header {name} is reserved. Leave it out")
         if self.batch and self.form.structured:
             raise ValueError("a batch is structured by itself: batch and structured do not go together")
         if bool(self.cert_file) != bool(self.key_file):
@@ -148,7 +148,7 @@ class Hook:
         return self.workers * max(self.batch, 1)
 
     def tls(self) -> ssl.SSLContext | bool:
-        """How the endpoint proves who it is. Raises OSError where a file cannot be used."""
+        """How the endpoint is authenticated. Raises OSError where a file cannot be used."""
         if not (self.ca_file or self.cert_file or self.insecure):
             return True
         context = ssl.create_default_context(cafile=self.ca_file or None)

@@ -260,7 +260,7 @@ class Webhooks:
             credit=2 * hook.messages,
             rate=hook.rate,
             timeout=LEASE_SECONDS,
-            # A message that waits in hand, and a request, must not be another's meanwhile.
+            # A message that waits in hand, or is being sent, must not be redelivered meanwhile.
             timeout_max=hold + 2 * hook.timeout + SPARE_SECONDS,
             # Given up here, and not by the queue, which cannot know why a delivery failed.
             attempts=0,
