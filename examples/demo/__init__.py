@@ -35,7 +35,7 @@ def command(
     scale: Annotated[float, typer.Option(min=0.001, max=100, help="How much: 1 is about a minute.")] = 1.0,
     durability: Annotated[str, typer.Option(help="sync, async or memory.")] = "sync",
 ) -> None:
-    """A broker and four scenarios through it, every number checked: about a minute."""
+    """Runs a broker and four scenarios through it, and checks every number: about a minute."""
     names = [each.strip() for each in only.split(",") if each.strip()] or list(SCENARIOS)
     if unknown := [each for each in names if each not in SCENARIOS]:
         raise HeadraceError(f"there is no scenario {unknown[0]!r}; there are {', '.join(SCENARIOS)}")

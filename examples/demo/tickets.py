@@ -1,6 +1,6 @@
 """Train tickets: orders queue up for seats, are paid within a delay or cancelled by a timer, and printed.
 
-orders     one after the other for each train, so that seats go to whoever came first
+orders     one after the other for each train, so that seats go to the first orders
 payments   the bank fails now and then: tried again
 deadlines  a message that is delivered when the time to pay is over; who has not paid by then is cancelled
 tickets    the printer jams on some: dead letters, and `redrive` once it is mended
@@ -28,7 +28,7 @@ DEAD = "tickets.office.dead"
 
 
 class Order(msgspec.Struct):
-    """A seat that somebody wants."""
+    """An order of a seat."""
 
     number: int
     train: str
@@ -105,7 +105,7 @@ async def play(stage: Stage) -> Report:
     report.figure("dead letters redriven", redriven)
     if office.late:
         report.figure("paid too late, and cancelled", len(office.late))
-    report.check("seats to whoever came first", {each.number for each in seated}, office.reserved)
+    report.check("seats to the first orders", {each.number for each in seated}, office.reserved)
     report.check("exactly those cancelled that did not pay in time", office.reserved - office.paid, office.cancelled)
     report.check("all others paid", paying - office.late, office.paid)
     report.check("no timer early", 0, office.early)

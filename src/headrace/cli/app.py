@@ -77,7 +77,7 @@ def tree(names: Iterable[str] = COMMANDS) -> typer.Typer:
 
 
 def print_version(wanted: bool) -> None:
-    """What `--version` does, before a command is missed."""
+    """Print the version for `--version`, before typer reports that a command is missing."""
     if wanted:
         version()
         raise typer.Exit
@@ -85,18 +85,19 @@ def print_version(wanted: bool) -> None:
 
 def options(
     show_version: Annotated[
-        bool, typer.Option("--version", help="The version of this program.", is_eager=True, callback=print_version)
+        bool,
+        typer.Option("--version", help="Print the version of this program.", is_eager=True, callback=print_version),
     ] = False,
 ) -> None:
     """The options of the program itself."""
 
 
 def serve() -> None:
-    """Start a broker and serve until it is told to stop; `headrace serve --help` lists the settings."""
+    """Starts a broker in the foreground. `headrace serve --help` lists the settings."""
 
 
 def version() -> None:
-    """The version of this program."""
+    """Prints the version of this program."""
     print(f"headrace {__version__}")
 
 
@@ -112,32 +113,32 @@ def run() -> int:
             tidy_help(command)
             command()
         finally:
-            # Now, and not as the interpreter ends, when nobody could catch what goes wrong.
+            # Now, and not as the interpreter ends, when errors could not be caught.
             sys.stdout.flush()
     except HeadraceError as error:
         print(f"headrace: {error}", file=sys.stderr)
     except UnicodeEncodeError as error:
         print(f"headrace: {os.fsencode(error.object)!r} is not UTF-8", file=sys.stderr)
     except BrokenPipeError:
-        _forget_output()
+        _discard_output()
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         print(f"headrace: {error.strerror or error}{where}", file=sys.stderr)
-        _forget_output()
+        _discard_output()
     except Exception as error:
         if os.environ.get(TRACEBACK):
             raise
-        said = (str(error).strip().splitlines() or [""])[0]
+        reason = (str(error).strip().splitlines() or [""])[0]
         print(
-            f"headrace: unexpected error: {type(error).__name__}: {said}. {TRACEBACK}=1 shows where it comes from.",
+            f"headrace: unexpected error: {type(error).__name__}: {reason}. {TRACEBACK}=1 shows where it comes from.",
             file=sys.stderr,
         )
     return 1
 
 
 def tidy_help(command: Any, parent: typer.Context | None = None) -> None:
-    """In the help of a command and of those below it, flags, which take no value, have no type, and what commands are
-    for is not cut off."""
+    """In the help of a command and of its subcommands, show no type for flags, which take no value, and the whole first
+    paragraph of each subcommand."""
     context = typer.Context(command, parent=parent, help_option_names=HELP)
     for option in (*command.params, command.get_help_option(context)):
         if getattr(option, "is_flag", False):
@@ -147,6 +148,6 @@ def tidy_help(command: Any, parent: typer.Context | None = None) -> None:
         tidy_help(below, context)
 
 
-def _forget_output() -> None:
-    """What could not be written is not tried again as the interpreter ends."""
+def _discard_output() -> None:
+    """Do not write the rest of the output again as the interpreter ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

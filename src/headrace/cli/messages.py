@@ -121,8 +121,8 @@ def format_record(
 
 
 def binary_output() -> BinaryIO:
-    """Standard output for bytes. The stream that Python has for it takes a part of what it is given where
-    PYTHONUNBUFFERED is set, and somebody interrupts, or the disk is full; this one takes all, or raises."""
+    """Standard output for bytes. With PYTHONUNBUFFERED, Python's own stream may write only a part on an interrupt or a
+    full disk; this one writes all, or raises."""
     return open(sys.stdout.fileno(), "wb", closefd=False)
 
 

@@ -35,7 +35,7 @@ def parser(settings: type[Config] = Config) -> argparse.ArgumentParser:
         prog="headrace serve",
         # argparse would list a hundred flags before it says what is wrong with one.
         usage="%(prog)s [--config FILE] [--data DIR] [--kafka HOST:PORT] [--http HOST:PORT] [--SETTING VALUE]...",
-        description="Start a broker and serve until it is told to stop.",
+        description="Starts a broker and serves until SIGTERM, SIGINT or SIGHUP.",
         epilog="A flag wins over its environment variable (HEADRACE_ and the name in capitals, as in HEADRACE_DATA), "
         "that over the file, that over the default.",
         allow_abbrev=False,

@@ -83,15 +83,13 @@ class Wanted:
             raise ConfigError(str(error)) from None
         package = self.package
         if not package.isidentifier() or keyword.iskeyword(package):
-            raise ConfigError(f"of {self.app!r} no package can be made: {package!r} is no name for one in Python")
+            raise ConfigError(f"{self.app!r} gives no valid name of a Python package ({package!r}). Use another name.")
         if package in TAKEN or package in sys.stdlib_module_names:
-            raise ConfigError(f"a package {package!r} would hide one that is there: call the application otherwise")
+            raise ConfigError(f"a package {package!r} would hide an existing one. Give the application another name.")
         if not re.fullmatch(r"[a-z][a-z0-9_]*", self.key) or keyword.iskeyword(self.key) or self.key == "text":
-            raise ConfigError(
-                f"{self.key!r} cannot be the key's field: it is in lower case, begins with a letter, and is not 'text'"
-            )
+            raise ConfigError(f"--key must be in lower case, begin with a letter, and not be 'text' (got {self.key!r})")
         if len(self.key) > KEY_MAX:
-            raise ConfigError(f"the key's field has at most {KEY_MAX} characters, and {self.key!r} has {len(self.key)}")
+            raise ConfigError(f"--key must have at most {KEY_MAX} characters (got {self.key!r})")
 
     @property
     def package(self) -> str:
@@ -155,7 +153,7 @@ def write(folder: Path, contents: Mapping[str, str], *, force: bool = False) -> 
     there = [name for name in contents if (folder / name).exists()]
     if there and not force:
         named = ", ".join(there[:3]) + (f" and {len(there) - 3} more" if len(there) > 3 else "")
-        raise ConfigError(f"{folder} has {named}: nothing was written; choose another --dir, or --force")
+        raise ConfigError(f"{folder} has {named}: nothing was written. Choose another --dir, or use --force.")
     try:
         for name, content in contents.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -166,13 +164,13 @@ def write(folder: Path, contents: Mapping[str, str], *, force: bool = False) -> 
 
 def _values(wanted: Wanted, description: str) -> dict[str, str]:
     payload, tuning = PAYLOADS[wanted.payload], wanted.scenario.tuning
-    told = {
+    payload_values = {
         name: getattr(payload, name).format(key=wanted.key)
         for name in Payload.__dataclass_fields__
         if name != "requirement"
     }
     return {
-        **told,
+        **payload_values,
         "app": wanted.app,
         "topic": wanted.topic,
         "output": _output(wanted),
