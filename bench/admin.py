@@ -111,7 +111,7 @@ class Admin:
         )
 
     def coordinator(self, key: str, kind: int) -> None:
-        """Wait until a group or a transactional id has a coordinator: whoever asks first makes its topic."""
+        """Wait until a group or a transactional id has a coordinator: the first request creates its topic."""
         until = time.monotonic() + SECONDS
         while (
             self.ask(

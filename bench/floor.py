@@ -2,7 +2,7 @@
 
 A server that does only what the operating system must do for an acknowledged request: it reads what has come, appends
 the bytes to a file, and sends a reply of fixed bytes. It parses, checks and remembers nothing. Measured beside Headrace
-under the same load, it says how much of a request's CPU is the machine's own, mostly the waking of the other side, and
+under the same load, it shows how much of a request's CPU is the machine's own, mostly the waking of the other side, and
 how much is left to win. One such server stands on uvloop, as Headrace does; the other is the bare system calls.
 """
 

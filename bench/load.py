@@ -1,6 +1,6 @@
 """The load generator: one process, raw sockets, requests built before the clock starts.
 
-`python -m bench.load` reads one line of JSON (the kind of load and its parameters), connects, builds, says `ready`,
+`python -m bench.load` reads one line of JSON (the kind of load and its parameters), connects, builds, prints `ready`,
 waits for a line, and answers with one line of JSON. So the runner can read the server's CPU time exactly before and
 after. The generator's own CPU time is in the answer: where it comes near to the wall time, the rate is the generator's
 and not the server's.

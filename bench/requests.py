@@ -1,6 +1,6 @@
 """Kafka requests as ready-made bytes, and the little of the replies that a load generator must read.
 
-Everything is built before the clock starts. Correlation ids repeat: replies come in order, so nobody needs them. Bulk
+Everything is built before the clock starts. Correlation ids repeat: replies come in order, so none needs them. Bulk
 batches of one topic are all alike, which lets a fetch reply be understood from the length of its records alone.
 """
 

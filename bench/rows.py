@@ -44,7 +44,7 @@ class Figure:
     saturated: bool = False
     """The load generator was the limit, not the server."""
     compared: bool = True
-    """It says something of the server, not of the machine."""
+    """It measures the server, not the machine."""
 
 
 @dataclass(frozen=True)

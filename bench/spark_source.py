@@ -2,7 +2,7 @@
 
 Both read the same records from the same Headrace broker in the same Spark, turn by turn, in one task for each of two
 partitions, and drop the rows: with all columns, with the values alone, and with these as text. What counts is the CPU
-time of Spark and its Python workers together; the broker's is told apart, and so is what a query costs that finds next
+time of Spark and its Python workers together; the broker's is separate, and so is what a query costs that finds next
 to nothing. Each figure is the best of some rounds, behind some that warm the JVM up and in which the rows are counted.
 
 `--big` asks for memory instead: the most that JVM and Python workers hold while 1 GB is read, and while 10 GB are, in a
@@ -156,7 +156,7 @@ def drop(frame: DataFrame) -> int:
 class Tally:
     """The CPU of a JVM and of all Python processes that it has started, those that are gone included.
 
-    Spark's daemons ignore the ends of their workers, so what a worker has spent is in nobody's sum when it is gone.
+    Spark's daemons ignore the ends of their workers, so what a worker has spent is in no process's sum when it is gone.
     Each is looked at ten times a second, and its last figure is kept: idle ones go after a minute, in which they
     spend nothing.
     """
@@ -355,7 +355,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--write", action="store_true", help="put the table into bench/README.md")
     parser.add_argument("--big", action="store_true", help="memory at 1 GB and at 10 GB, and nothing else")
     options = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
-    # Workers of an installed package find it compiled, and so must these, whatever this shell says.
+    # Workers of an installed package find it compiled, and so must these, whatever this shell has set.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ.setdefault("PYTHONPYCACHEPREFIX", str(Path(tempfile.gettempdir(), "headrace-bench-compiled")))
     conf = dict(CONF)

@@ -88,16 +88,16 @@ class Bench:
 
     def run(self, row: Row, contender: Contender) -> list[Figure]:
         messages = round(row.messages * self._share * (contender.share if row.reads else 1.0))
-        # A new one each time: nobody has read it, whatever the group.
+        # A new one each time: no group has read it.
         topic = self._topic()
         if row.reads:
             self._client("raw", "publish_bulk", topic, messages)
-        said = self._client(contender.client, row.name, topic, messages)
+        spent = self._client(contender.client, row.name, topic, messages)
         if not row.reads:
             self._check(topic, messages)
         return [
-            Figure("messages/CPU s", messages / said["cpu"], more_is_better=True),
-            Figure("messages/s", messages / said["seconds"], more_is_better=True, compared=False),
+            Figure("messages/CPU s", messages / spent["cpu"], more_is_better=True),
+            Figure("messages/s", messages / spent["seconds"], more_is_better=True, compared=False),
         ]
 
     def _client(self, client: str, work: str, topic: str, messages: int) -> dict[str, float]:

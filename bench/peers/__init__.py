@@ -48,7 +48,7 @@ _keeping: list[socket.socket] = []
 
 def free_port() -> int:
     """A port that is free, and stays so for the servers that this process starts: the kernel gives it to no connection,
-    and `free_port` to nobody else, here or in another process, also while a server is started again.
+    and `free_port` to no other caller, here or in another process, also while a server is started again.
 
     A socket is bound to it that does not listen. Servers reuse addresses and may listen beside it; a probe, which does
     not, is refused."""

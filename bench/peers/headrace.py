@@ -30,7 +30,7 @@ class Headrace(Process):
         arguments = ["--data", str(folder / "data"), "--kafka", f"127.0.0.1:{kafka}", "--http", "127.0.0.1:0"]
         arguments += self._doors()
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
-        # A start that compiles every module anew is not what anybody would see twice.
+        # A start that compiles every module anew happens once to each installation.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         # A door that is not measured would take a fixed port.
         environment |= {f"HEADRACE_{door}": "off" for door in ("NSQ", "NSQ_HTTP", "NSQ_HTTPS", "LOOKUP", "LOOKUP_HTTP")}
@@ -38,7 +38,7 @@ class Headrace(Process):
         self.run([self._python, "-m", "headrace.cli", "serve", *arguments, "--log-level", "warning"], env=environment)
         self.wait_until(lambda: has_metadata(kafka))
         taken = time.monotonic() - begin
-        # Kafka's door opens first; the last one is open when it says so.
+        # Kafka's door opens first; the last one is open when it logs so.
         self.wait_until(lambda: b"ready" in self.log.read_bytes())
         return taken
 

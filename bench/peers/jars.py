@@ -25,10 +25,10 @@ def java() -> str:
     found = shutil.which("java")
     if found is None:
         raise Missing("there is no Java: Kafka 4 needs Java 17")
-    said = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
-    version = said.partition('"')[2].partition('"')[0]
+    printed = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
+    version = printed.partition('"')[2].partition('"')[0]
     if not version.partition(".")[0].isdigit() or int(version.partition(".")[0]) < 17:
-        raise Missing(f"Kafka 4 needs Java 17, and here is {version or said.strip()}")
+        raise Missing(f"Kafka 4 needs Java 17, and here is {version or printed.strip()}")
     return found
 
 

@@ -22,12 +22,12 @@ class Nsqd(Process):
         super().__init__()
         given = os.environ.get("NSQD", "")
         if not given:
-            raise Missing("NSQD does not say where one is (the Go proxy does not serve nsq; give NSQD=path)")
+            raise Missing("NSQD is not set (the Go proxy does not serve nsq). Set NSQD=path of an nsqd.")
         if not os.access(given, os.X_OK):
             raise Missing(f"NSQD is {given}, which cannot be run")
         self._path = given
-        said = subprocess.run([given, "--version"], capture_output=True, text=True, timeout=60, check=False).stdout
-        found = re.search(r"v(\S+)", said)
+        printed = subprocess.run([given, "--version"], capture_output=True, text=True, timeout=60, check=False).stdout
+        found = re.search(r"v(\S+)", printed)
         self.version = found[1] if found else "of unknown version"
         self.http_port = 0
 

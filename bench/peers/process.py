@@ -36,7 +36,7 @@ class Process:
 
     @property
     def log(self) -> Path:
-        """What it says."""
+        """What it prints."""
         return self.folder / "log"
 
     def make_folder(self) -> Path:
@@ -52,7 +52,7 @@ class Process:
             )
 
     def wait_until(self, ready: Callable[[], object]) -> None:
-        """Return when it is, which may also be said by an OSError that does not come any more."""
+        """Return when it is ready: `ready` returns something true, and raises no OSError."""
         until = time.monotonic() + READY_SECONDS
         while time.monotonic() < until:
             if (code := self._running[-1].poll()) is not None:

@@ -2,7 +2,7 @@
 
     python -m bench.peers.spark [--connect]
 
-runs a cluster until it is told to stop and says its address, which `headrace pipeline NAME --master` takes.
+runs a cluster until it is stopped and prints its address, which `headrace pipeline NAME --master` takes.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class _Processes:
             "SPARK_DAEMON_JAVA_OPTS": DAEMONS,
             "PYSPARK_PYTHON": sys.executable,
         }
-        said = self.folder / f"{name}.log"
-        with said.open("wb") as out:
+        log = self.folder / f"{name}.log"
+        with log.open("wb") as out:
             self._running.append(
                 subprocess.Popen(
                     [str(self._home / "bin" / "spark-class"), *command],
@@ -57,13 +57,13 @@ class _Processes:
                     cwd=self.folder,
                 )
             )
-        return said
+        return log
 
-    def _wait_for(self, said: Path, words: str) -> None:
+    def _wait_for(self, log: Path, words: str) -> None:
         until = time.monotonic() + READY_SECONDS
-        while words not in said.read_text(errors="replace"):
+        while words not in log.read_text(errors="replace"):
             if time.monotonic() > until or any(each.poll() is not None for each in self._running):
-                raise RuntimeError(f"{said.stem} does not say {words!r}: {said.read_text(errors='replace')[-2000:]}")
+                raise RuntimeError(f"{log.stem} did not log {words!r}: {log.read_text(errors='replace')[-2000:]}")
             time.sleep(0.05)
 
     def stop(self) -> None:
@@ -87,8 +87,8 @@ class Cluster(_Processes):
         port = free_port()
         self.master = f"spark://127.0.0.1:{port}"
         address = ("--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
-        said = self._start("master", "org.apache.spark.deploy.master.Master", *address)
-        self._wait_for(said, "I have been elected leader")
+        log = self._start("master", "org.apache.spark.deploy.master.Master", *address)
+        self._wait_for(log, "I have been elected leader")
         waiting = []
         for number in range(self._workers):
             # Each a host of its own: Spark starts no second attempt of a task on the host that has the first.
@@ -96,8 +96,8 @@ class Cluster(_Processes):
             size = ("--cores", "1", "--memory", self._memory, "--work-dir", str(self.folder / f"worker-{number}"))
             worker = ("--host", host, "--webui-port", "0", *size, self.master)
             waiting.append(self._start(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *worker, host=host))
-        for said in waiting:
-            self._wait_for(said, "Successfully registered with master")
+        for log in waiting:
+            self._wait_for(log, "Successfully registered with master")
 
     def words(self, name: str) -> str:
         """What the executors have written to a file (`stderr`, `stdout`)."""
@@ -123,7 +123,7 @@ class Connect(_Processes):
             "spark.ui.enabled=false",
             *conf,
         ]
-        said = self._start(
+        log = self._start(
             "connect",
             "org.apache.spark.deploy.SparkSubmit",
             *("--master", self._on),
@@ -131,7 +131,7 @@ class Connect(_Processes):
             *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"),
             memory="1g",
         )
-        self._wait_for(said, "Spark Connect server started")
+        self._wait_for(log, "Spark Connect server started")
 
 
 def main() -> None:
@@ -148,6 +148,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # Before the first thread: whoever starts it in the background may have them ignored.
+    # Before the first thread: a shell that starts it in the background may have them ignored.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     main()

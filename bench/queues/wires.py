@@ -1,4 +1,4 @@
-"""What a load generator says on NSQ's wire and on AMQP's, and how it hears the answers, by the buffer.
+"""What a load generator sends on NSQ's wire and on AMQP's, and how it reads the answers, by the buffer.
 
 All messages of a load have one size, and so have their frames. That is what lets interpreted Python keep up with a
 server: the ids of a buffer full of messages are columns of a table, and slices with a step move a column into the
@@ -102,16 +102,16 @@ class Nsq:
         }
         if not buffered:
             wishes |= {"output_buffer_size": -1, "output_buffer_timeout": -1}
-        said = json.dumps(wishes).encode()
-        self.sock.sendall(b"  V2IDENTIFY\n" + len(said).to_bytes(4) + said)
+        identify = json.dumps(wishes).encode()
+        self.sock.sendall(b"  V2IDENTIFY\n" + len(identify).to_bytes(4) + identify)
         self._response()
 
     def _response(self) -> bytes:
         size, kind = struct.unpack(">ii", exactly(self.sock, 8))
-        said = exactly(self.sock, size - 4)
+        answer = exactly(self.sock, size - 4)
         if kind:
-            raise RuntimeError(f"the server answered with an error: {said!r}")
-        return said
+            raise RuntimeError(f"the server answered with an error: {answer!r}")
+        return answer
 
     def publishes(self, topic: str, count: int) -> bytes:
         body = bytes(BODY_BYTES)
@@ -240,8 +240,8 @@ class Amqp:
 
     def declare(self, topic: str) -> int:
         """Make a durable queue if it is missing; how many messages are ready in it."""
-        said = self._ask(50, 10, b"\x00\x00" + shortstr(topic) + b"\x02" + bytes(4))
-        return int(struct.unpack(">II", said[-8:])[0])
+        answer = self._ask(50, 10, b"\x00\x00" + shortstr(topic) + b"\x02" + bytes(4))
+        return int(struct.unpack(">II", answer[-8:])[0])
 
     def delete(self, topic: str) -> None:
         self._ask(50, 40, b"\x00\x00" + shortstr(topic) + b"\x00")
@@ -255,8 +255,8 @@ class Amqp:
     def _publish(self, topic: str) -> bytes:
         # Content header: class, weight, body size, the delivery mode alone, 2 for persistent.
         header = struct.pack(">HHQHB", 60, 0, BODY_BYTES, 0x1000, 2)
-        said = method(1, 60, 40, b"\x00\x00" + shortstr("") + shortstr(topic) + b"\x00")
-        return said + frame(2, 1, header) + frame(3, 1, bytes(BODY_BYTES))
+        publish = method(1, 60, 40, b"\x00\x00" + shortstr("") + shortstr(topic) + b"\x00")
+        return publish + frame(2, 1, header) + frame(3, 1, bytes(BODY_BYTES))
 
     def stamp_at(self, topic: str) -> int:
         return len(self._publish(topic)) - 1 - BODY_BYTES
@@ -278,13 +278,13 @@ class Amqp:
         self.sock.setblocking(True)
         self.sock.settimeout(TIMEOUT)
         self.sock.sendall(method(1, 20, 40, struct.pack(">H", 200) + shortstr("") + bytes(4)))
-        said = method(1, 20, 41)
+        expected = method(1, 20, 41)
         tail = b""
-        while not tail.endswith(said):
+        while not tail.endswith(expected):
             more = self.sock.recv(1 << 20)
             if not more:
                 raise ConnectionError("the server closed the connection")
-            tail = tail[-len(said) :] + more
+            tail = tail[-len(expected) :] + more
 
 
 class AmqpConfirms:

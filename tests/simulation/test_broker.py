@@ -7,6 +7,7 @@ import asyncio
 
 import pytest
 from tests.longer import LONGER, seeds
+from tests.simulation.campaigns import caught, failures
 
 from headrace.doors.kafka.fetch import FetchCall
 from headrace.log.interface import Appended
@@ -19,20 +20,16 @@ SEEDS = 40
 PARTS = 4
 
 
-def failures(first: int, last: int) -> dict[int, str]:
-    return {run.seed: run.failure for run in BrokerCampaign().seeds(first, last) if run.failure}
-
-
 @pytest.mark.parametrize("part", seeds(2, PARTS))
 def test_what_clients_were_told_holds(part):
     step = SEEDS // PARTS
-    assert failures(part * step, (part + 1) * step) == {}
+    assert failures(BrokerCampaign(), part * step, (part + 1) * step) == {}
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600 * LONGER)
 def test_what_clients_were_told_holds_over_many_seeds():
-    assert failures(10_000, 10_000 + 500 * LONGER) == {}
+    assert failures(BrokerCampaign(), 10_000, 10_000 + 500 * LONGER) == {}
 
 
 def test_a_seed_replays_exactly():
@@ -42,13 +39,11 @@ def test_a_seed_replays_exactly():
         assert (first.digest, first.endings) == (second.digest, second.endings)
 
 
-def caught(seeds: int = 300) -> str:
-    """What the first failing seed says. Lives are shorter still: what is in flight when one ends is what counts."""
-    for run in BrokerCampaign(steps=6, lives=12).seeds(0, seeds):
-        if run.failure:
-            assert Violation.__name__ in run.failure, run.failure
-            return run.failure.strip().splitlines()[-1]
-    pytest.fail(f"nobody noticed in {seeds} seeds")
+def violation() -> str:
+    """Of the first failing seed. Lives are shorter still: what is in flight when one ends is what counts."""
+    failure = caught(BrokerCampaign(steps=6, lives=12), 300)
+    assert Violation.__name__ in failure, failure
+    return failure.strip().splitlines()[-1]
 
 
 append = NativePartition.append
@@ -61,7 +56,7 @@ def test_a_reply_before_the_batch_is_durable_is_caught(monkeypatch):
         return append(self, batches, None)._replace(durable=True)
 
     monkeypatch.setattr(NativePartition, "append", hasty)
-    caught()
+    violation()
 
 
 def test_a_dropped_batch_is_caught(monkeypatch):
@@ -75,7 +70,7 @@ def test_a_dropped_batch_is_caught(monkeypatch):
         return Appended(self.end, -1, True)
 
     monkeypatch.setattr(NativePartition, "append", forgetful)
-    caught()
+    violation()
 
 
 def test_a_duplicate_answered_as_new_is_caught(monkeypatch):
@@ -85,7 +80,7 @@ def test_a_duplicate_answered_as_new_is_caught(monkeypatch):
         check(self, header)
 
     monkeypatch.setattr(ProducerStates, "check", trusting)
-    assert "duplicate" in caught()
+    assert "duplicate" in violation()
 
 
 @pytest.mark.timeout(600)
@@ -103,7 +98,7 @@ def test_a_read_beyond_the_durable_offset_is_caught(monkeypatch):
             partition.high_watermark = readable
 
     monkeypatch.setattr(FetchCall, "_read", eager)
-    caught()
+    violation()
 
 
 @pytest.mark.timeout(600)
@@ -115,4 +110,4 @@ def test_commits_that_are_not_durable_are_caught(monkeypatch):
         return append(self, batches, None)
 
     monkeypatch.setattr(NativePartition, "append", hasty)
-    assert "went back" in caught()
+    assert "went back" in violation()

@@ -9,15 +9,12 @@ import sys
 
 import pytest
 from tests.longer import LONGER, seeds
+from tests.simulation.campaigns import caught, failures
 
 from headrace.log.interface import Durability
 from simulation.log.campaign import LogCampaign
 
 SEEDS = 80
-
-
-def failures(campaign: LogCampaign, first: int, last: int) -> dict[int, str]:
-    return {run.seed: run.failure for run in campaign.seeds(first, last) if run.failure}
 
 
 @pytest.mark.parametrize("part", seeds(2, 4))
@@ -48,11 +45,7 @@ def test_the_promises_are_kept_over_many_seeds(durabilities):
     ],
 )
 def test_a_broken_flush_is_caught(broken):
-    campaign = LogCampaign(durabilities=(Durability.SYNC,), ignored=frozenset(broken))
-    for run in campaign.seeds(0, 400):
-        if run.failure:
-            return
-    pytest.fail(f"nobody noticed in 400 seeds that {broken} does nothing")
+    caught(LogCampaign(durabilities=(Durability.SYNC,), ignored=frozenset(broken)), 400)
 
 
 def test_a_seed_replays_exactly():

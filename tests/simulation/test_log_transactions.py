@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.simulation.campaigns import caught
 
 from headrace.log import loading
 from headrace.log.interface import Durability
@@ -49,12 +50,8 @@ def test_what_is_switched_off_is_missed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     switch_off(monkeypatch)
-    campaign = LogCampaign(durabilities=durabilities)
-    if not any(run.failure for run in campaign.seeds(0, SEEDS)):
-        pytest.fail(f"nobody noticed in {SEEDS} seeds")
+    caught(LogCampaign(durabilities=durabilities), SEEDS)
 
 
 def test_an_index_that_is_not_synced_is_caught() -> None:
-    campaign = LogCampaign(durabilities=(Durability.SYNC,), ignored=frozenset({"sync transaction index"}))
-    if not any(run.failure for run in campaign.seeds(0, SEEDS)):
-        pytest.fail(f"nobody noticed in {SEEDS} seeds")
+    caught(LogCampaign(durabilities=(Durability.SYNC,), ignored=frozenset({"sync transaction index"})), SEEDS)

@@ -8,6 +8,7 @@ import re
 
 import pytest
 from tests.longer import LONGER, seeds
+from tests.simulation.campaigns import caught, failures
 
 from headrace.broker.durable import append_durably
 from headrace.broker.queues import queue as queue_module
@@ -22,20 +23,16 @@ SEEDS = 18
 PARTS = 3
 
 
-def failures(first: int, last: int) -> dict[int, str]:
-    return {run.seed: run.failure for run in QueueCampaign().seeds(first, last) if run.failure}
-
-
 @pytest.mark.parametrize("part", seeds(1, PARTS))
 def test_what_queues_promised_holds(part):
     step = SEEDS // PARTS
-    assert failures(part * step, (part + 1) * step) == {}
+    assert failures(QueueCampaign(), part * step, (part + 1) * step) == {}
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600 * LONGER)
 def test_what_queues_promised_holds_over_many_seeds():
-    assert failures(10_000, 10_000 + 500 * LONGER) == {}
+    assert failures(QueueCampaign(), 10_000, 10_000 + 500 * LONGER) == {}
 
 
 def test_a_seed_replays_exactly():
@@ -44,13 +41,10 @@ def test_a_seed_replays_exactly():
     assert (first.digest, first.endings) == (second.digest, second.endings)
 
 
-def caught(seeds: int = 100) -> str:
-    """What the first failing seed says."""
-    for run in QueueCampaign().seeds(0, seeds):
-        if run.failure:
-            assert Violation.__name__ in run.failure, run.failure
-            return run.failure.strip().splitlines()[-1]
-    pytest.fail(f"nobody noticed in {seeds} seeds")
+def violation(seeds: int = 100) -> str:
+    failure = caught(QueueCampaign(), seeds)
+    assert Violation.__name__ in failure, failure
+    return failure.strip().splitlines()[-1]
 
 
 def test_a_flush_that_writes_nothing_is_caught(monkeypatch):
@@ -60,7 +54,7 @@ def test_a_flush_that_writes_nothing_is_caught(monkeypatch):
         return written
 
     monkeypatch.setattr(Shard, "write", nothing)
-    caught()
+    violation()
 
 
 def test_a_letter_and_its_settlement_in_two_appends_are_caught(monkeypatch):
@@ -73,18 +67,18 @@ def test_a_letter_and_its_settlement_in_two_appends_are_caught(monkeypatch):
         return done
 
     monkeypatch.setattr(state_writer, "append_durably", one_by_one)
-    caught(300)
+    violation(300)
 
 
 def test_offsets_that_are_given_out_again_and_taken_for_done_are_caught(monkeypatch):
     monkeypatch.setattr(NativePartition, "epoch_end", lambda self, epoch: (-1, -1))
-    caught(300)
+    violation(300)
 
 
 def test_a_filter_that_is_forgotten_is_caught(monkeypatch):
     monkeypatch.setattr(queue_module, "parse_filter", lambda text: [])
     monkeypatch.setattr(queues_module, "parse_filter", lambda text: [])
-    assert "does not meet the filter" in caught()
+    assert "does not meet the filter" in violation()
 
 
 def test_letters_that_are_sent_back_without_being_settled_are_caught(monkeypatch):
@@ -97,7 +91,7 @@ def test_letters_that_are_sent_back_without_being_settled_are_caught(monkeypatch
 
     monkeypatch.setattr(queue_module.Queue, "settle_with", only_send)
     # The redrive that sends the second copy notices, or the consumer that gets it.
-    assert re.search(r"sent back twice|\+1@\w+ at \S+, attempt 1, came after attempt 1", caught())
+    assert re.search(r"sent back twice|\+1@\w+ at \S+, attempt 1, came after attempt 1", violation())
 
 
 def test_attempts_that_are_not_written_down_are_caught(monkeypatch):
@@ -110,4 +104,4 @@ def test_attempts_that_are_not_written_down_are_caught(monkeypatch):
         return taken
 
     monkeypatch.setattr(queue_module.Queue, "requeue", forgetful)
-    caught()
+    violation()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.longer import LONGER, seeds
+from tests.simulation.campaigns import caught, failures
 
 from headrace.broker.durable import append_durably
 from headrace.broker.groups import GroupCoordinator
@@ -23,20 +24,16 @@ SEEDS = 24
 PARTS = 4
 
 
-def failures(first: int, last: int) -> dict[int, str]:
-    return {run.seed: run.failure for run in TransactionCampaign().seeds(first, last) if run.failure}
-
-
 @pytest.mark.parametrize("part", seeds(2, PARTS))
 def test_histories_hold(part):
     step = SEEDS // PARTS
-    assert failures(part * step, (part + 1) * step) == {}
+    assert failures(TransactionCampaign(), part * step, (part + 1) * step) == {}
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600 * LONGER)
 def test_histories_hold_over_many_seeds():
-    assert failures(10_000, 10_000 + 500 * LONGER) == {}
+    assert failures(TransactionCampaign(), 10_000, 10_000 + 500 * LONGER) == {}
 
 
 def test_a_seed_replays_exactly():
@@ -45,14 +42,11 @@ def test_a_seed_replays_exactly():
     assert (first.digest, first.endings) == (second.digest, second.endings)
 
 
-def caught(words: str = "", seeds: int = 100) -> None:
-    """The first failing seed says one of these words; without them, anything."""
-    for run in TransactionCampaign(steps=20, lives=6).seeds(0, seeds):
-        if run.failure:
-            assert Violation.__name__ in run.failure, run.failure
-            assert any(each in run.failure for each in words.split("|")), run.failure
-            return
-    pytest.fail(f"nobody noticed in {seeds} seeds")
+def violates(words: str = "") -> None:
+    """The first failing seed reports one of these words; without them, anything."""
+    failure = caught(TransactionCampaign(steps=20, lives=6), 100)
+    assert Violation.__name__ in failure, failure
+    assert any(each in failure for each in words.split("|")), failure
 
 
 def killer() -> Callable[[TransactionCoordinator], None]:
@@ -69,7 +63,7 @@ def killer() -> Callable[[TransactionCoordinator], None]:
 def test_clients_that_are_not_fenced_are_caught(monkeypatch):
     monkeypatch.setattr(Transaction, "check", lambda self, transactional_id, producer_id, epoch: None)
     # Or the owner finds its transaction ended by the client that it has fenced.
-    caught("fenced before|refused with|read as committed|is committed|half of|no other client has taken")
+    violates("fenced before|refused with|read as committed|is committed|half of|no other client has taken")
 
 
 def test_markers_one_by_one_are_caught(monkeypatch):
@@ -82,7 +76,7 @@ def test_markers_one_by_one_are_caught(monkeypatch):
         await write(self, entry, state)
 
     monkeypatch.setattr(TransactionCoordinator, "_write", piecemeal)
-    caught("half of|without what|leads to|aborted")
+    violates("half of|without what|leads to|aborted")
 
 
 def test_a_state_before_its_markers_is_caught(monkeypatch):
@@ -95,7 +89,7 @@ def test_a_state_before_its_markers_is_caught(monkeypatch):
             await append_durably(self._log, list(writes))
 
     monkeypatch.setattr(TransactionCoordinator, "_write", hasty)
-    caught()
+    violates()
 
 
 def test_a_reply_before_the_end_is_durable_is_caught(monkeypatch):
@@ -103,12 +97,12 @@ def test_a_reply_before_the_end_is_durable_is_caught(monkeypatch):
         self._store.append(entry, state, list(writes), lambda error: None)
 
     monkeypatch.setattr(TransactionCoordinator, "_write", hasty)
-    caught()
+    violates()
 
 
 def test_an_end_that_is_not_known_when_it_is_repeated_is_caught(monkeypatch):
     monkeypatch.setattr(Transaction, "repeats_end", lambda self, producer_id, epoch: False)
-    caught("no other client has taken|ProducerFenced")
+    violates("no other client has taken|ProducerFenced")
 
 
 def test_offsets_that_count_at_once_are_caught(monkeypatch):
@@ -117,27 +111,27 @@ def test_offsets_that_count_at_once_are_caught(monkeypatch):
             self.put(topic, partition, committed)
 
     monkeypatch.setattr(GroupOffsets, "wait", eager)
-    caught("which no client asked for")
+    violates("which no client asked for")
 
 
 def test_offsets_that_never_count_are_caught(monkeypatch):
     monkeypatch.setattr(GroupCoordinator, "end_transaction", lambda self, producer_id, commit, shards: None)
-    caught("went back|which no client|not stable")
+    violates("went back|which no client|not stable")
 
 
 def test_a_stable_offset_at_the_end_is_caught(monkeypatch):
     monkeypatch.setattr(NativePartition, "last_stable", property(lambda self: self.high_watermark))
-    caught("read as committed")
+    violates("read as committed")
 
 
 def test_a_list_of_aborted_transactions_that_is_empty_is_caught(monkeypatch):
     monkeypatch.setattr(NativePartition, "aborted", lambda self, first, last: [])
-    caught("read as committed")
+    violates("read as committed")
 
 
 def test_transactions_that_never_time_out_are_caught(monkeypatch):
     monkeypatch.setattr(TransactionCoordinator, "_look_for_timeouts", lambda self: None)
-    caught("still open|stuck")
+    violates("still open|stuck")
 
 
 def test_a_new_owner_that_leaves_the_old_transaction_open_is_caught(monkeypatch):
@@ -149,7 +143,7 @@ def test_a_new_owner_that_leaves_the_old_transaction_open_is_caught(monkeypatch)
 
     end = TransactionCoordinator._end
     monkeypatch.setattr(TransactionCoordinator, "_end", careless)
-    caught("stuck|read as committed|not stable|fenced")
+    violates("stuck|read as committed|not stable|fenced")
 
 
 def test_duplicates_that_are_taken_for_new_are_caught(monkeypatch):
@@ -159,10 +153,10 @@ def test_duplicates_that_are_taken_for_new_are_caught(monkeypatch):
         check(self, header, coordinator_epoch)
 
     monkeypatch.setattr(ProducerStates, "check", trusting)
-    caught("duplicate")
+    violates("duplicate")
 
 
 def test_histories_hold_where_epochs_run_out(monkeypatch):
     """A producer id has some thirty thousand epochs: here it has six, and every few transactions take a new id."""
     monkeypatch.setattr(transaction, "EPOCH_MAX", 6)
-    assert failures(0, 8) == {}
+    assert failures(TransactionCampaign(), 0, 8) == {}
