@@ -74,7 +74,7 @@ class BrokerLife(KafkaLife):
         self.steps = steps
         self.histories = known.histories
 
-    def identified(self, identity: tuple[int, int]) -> None:
+    def register_producer(self, identity: tuple[int, int]) -> None:
         """No two producers ever get the same id."""
         require(identity[0] not in self.known.identities, f"the producer id {identity[0]} was given twice")
         self.known.identities.add(identity[0])

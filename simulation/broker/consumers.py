@@ -44,7 +44,7 @@ async def _read_whole(life: BrokerLife, client: KafkaClient, place: Place) -> bo
         if fetched.error == ErrorCode.offset_out_of_range and history.trims:
             return False
         if error or fetched.error:
-            life.unserved(history.name, error or fetched.error)
+            life.on_unserved(history.name, error or fetched.error)
             await asyncio.sleep(0.01)
             continue
         got, _ = sift(fetched, position)
@@ -65,7 +65,7 @@ class PartitionReader(SessionReader["BrokerLife"]):
         if fetched.error == ErrorCode.offset_out_of_range and history.trims:
             return max(position, history.high)
         if fetched.error:
-            self._life.unserved(history.name, fetched.error)
+            self._life.on_unserved(history.name, fetched.error)
             return position
         got, _ = sift(fetched, position)
         if got:

@@ -107,13 +107,13 @@ class PartitionHistory(PartitionView):
             self._require(offset >= asked, f"a reader at {asked} got the record of {offset}")
             self._require(offset == asked, f"a reader went from {asked} to {offset}: a hole")
             self._require(offset < high, f"a reader got {value} at {offset}, and the high watermark was {high}")
-            self._see(offset, value)
+            self._check_answer(offset, value)
             asked = offset + 1
         self._require(high >= asked, f"a reader at {asked} got the high watermark {high}")
         self.high = max(self.high, high)
         return asked
 
-    def _see(self, offset: int, value: str) -> None:
+    def _check_answer(self, offset: int, value: str) -> None:
         record = self.sent.get(value)
         self._require(record is not None, f"{value} at {offset} was never sent")
         assert record is not None
@@ -154,7 +154,7 @@ class PartitionHistory(PartitionView):
                 kept = record.value in values or self.trims
                 self._require(kept, f"{record.value} was taken with acks=0 and is lost")
         for offset, value in records:
-            self._see(offset, value)
+            self._check_answer(offset, value)
         self.check_order((each, self.sent[each[1]].source, self.sent[each[1]].number) for each in records)
 
     def _forgive(self, end: int, values: dict[str, int]) -> None:

@@ -52,10 +52,10 @@ class Library:
                 if rng.random() < 0.4:
                     await asyncio.sleep(rng.expovariate(1 / 0.005))
                 if rng.random() < 0.2:
-                    await self._delivered(sent)
-            await self._delivered(sent)
+                    await self._await_deliveries(sent)
+            await self._await_deliveries(sent)
 
-    async def _delivered(self, sent: list[tuple[Place, Sent, Delivery]]) -> None:
+    async def _await_deliveries(self, sent: list[tuple[Place, Sent, Delivery]]) -> None:
         for place, record, delivery in sent:
             offset = (await delivery).offset
             self._life.world.note(f"delivered {place} {offset} {record.value}")

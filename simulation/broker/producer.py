@@ -88,7 +88,7 @@ class Producer:
             try:
                 await self._talk(connection)
             except ClientError as error:
-                self._life.cut(producer.name, error)
+                self._life.on_cut(producer.name, error)
                 for future, _ in self._flights:
                     # Looked at, or the loop would call it forgotten.
                     if future.done() and not future.cancelled():
@@ -101,7 +101,7 @@ class Producer:
         reply = await self._client.call("init_producer_id", 4, transactional_id=None, transaction_timeout=60_000)
         require(not reply.error_code, f"no producer id: {reply.error_code!r}")
         self._producer.identity = int(reply.producer_id), int(reply.producer_epoch)
-        self._life.identified(self._producer.identity)
+        self._life.register_producer(self._producer.identity)
         for target in self._producer.targets:
             target.sequence, target.losses = 0, target.history.losses
 
@@ -175,11 +175,11 @@ class Producer:
             require(each is not None, f"the answer does not name {target.history.name}")
             assert each is not None
             if each.error:
-                self._failed(target, batch, ErrorCode(each.error))
+                self._on_failed(target, batch, ErrorCode(each.error))
             else:
-                self._taken(target, batch, each.base_offset)
+                self._on_acknowledged(target, batch, each.base_offset)
 
-    def _taken(self, target: Target, batch: Batch, base: int) -> None:
+    def _on_acknowledged(self, target: Target, batch: Batch, base: int) -> None:
         self._life.world.note(f"acknowledged {target.history.name} {base} {batch.records[0].value}")
         for offset, record in enumerate(batch.records, base):
             target.history.acknowledge(record, offset)
@@ -191,7 +191,7 @@ class Producer:
                 target.history.settle(record)
             del target.unanswered[: behind + 1]
 
-    def _failed(self, target: Target, batch: Batch, code: ErrorCode) -> None:
+    def _on_failed(self, target: Target, batch: Batch, code: ErrorCode) -> None:
         self._life.world.note(f"refused {target.history.name} {code.name} {batch.records[0].value}")
         producer = self._producer
         lost = target.history.losses > target.losses or producer.identity is None

@@ -49,7 +49,7 @@ class RecreatedTopics:
     async def run(self, steps: int) -> None:
         for name in NAMES:
             topic = self._topics.setdefault(name, RecreatedTopic())
-            await self._find_out(name, topic)
+            await self._check_start(name, topic)
         for _ in range(steps):
             name = self._rng.choice(NAMES)
             topic = self._topics[name]
@@ -63,7 +63,7 @@ class RecreatedTopics:
             await asyncio.sleep(self._rng.expovariate(1 / 0.01))
         self._client.close()
 
-    async def _find_out(self, name: str, topic: RecreatedTopic) -> None:
+    async def _check_start(self, name: str, topic: RecreatedTopic) -> None:
         """After a start: what was answered holds, what was not may be either way."""
         reply = await self._client.call("metadata", 12, topics=[{"name": name}], allow_auto_topic_creation=False)
         there = reply.topics[0].error_code is not ErrorCode.unknown_topic_or_partition
@@ -115,7 +115,7 @@ class RecreatedTopics:
                 continue
             error, [fetched], _ = answer
             if error or fetched.error:
-                self._life.unserved(name, error or fetched.error)
+                self._life.on_unserved(name, error or fetched.error)
                 await asyncio.sleep(0.01)
                 continue
             found, _ = sift(fetched, position)
@@ -159,12 +159,12 @@ class RecreatedTopicReader:
             require(not error, f"the onlooker's session: {ErrorCode(error)!r}")
             epoch = epoch + 1 if session else 0
             for each in found:
-                self._see(each)
+                self._check_answer(each)
             # A session that has news answers at once.
             await asyncio.sleep(self._rng.expovariate(1 / 0.01))
         self._client.close()
 
-    def _see(self, fetched: wire.Fetched) -> None:
+    def _check_answer(self, fetched: wire.Fetched) -> None:
         """One reply never mixes two incarnations, and errors are those of a topic that is not there."""
         code = ErrorCode(fetched.error)
         self._life.world.note(f"onlooker {fetched.topic} {code.name} {len(fetched.records)}")

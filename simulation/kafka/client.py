@@ -203,7 +203,7 @@ class KafkaClient:
                     HOST, PORT, client_id=self._name, timeout=PATIENCE_S, connect_timeout=PATIENCE_S
                 )
             except ClientError as error:
-                self._life.cut(self._name, error)
+                self._life.on_cut(self._name, error)
                 await asyncio.sleep(self._rng.expovariate(1 / 0.01))
         return self._connection
 
@@ -213,7 +213,7 @@ class KafkaClient:
         try:
             return await ask(connection)
         except ClientError as error:
-            self._life.cut(self._name, error)
+            self._life.on_cut(self._name, error)
             return None
 
     async def call_once(self, api: str, version: int, **fields: Any) -> Any:

@@ -55,13 +55,13 @@ class KafkaLife(Life):
         """Whether the broker may ask for a retry with this error now."""
         return False
 
-    def cut(self, client: str, error: ClientError) -> None:
+    def on_cut(self, client: str, error: ClientError) -> None:
         """A client's connection broke, which the network may do; a broker that does not answer is another thing."""
         self.world.note(f"{client} cut off")
         if isinstance(error, RequestTimeout) or not isinstance(error, ConnectionLost):
             raise Violation(f"{client}: {error}")
 
-    def unserved(self, partition: str, error: int) -> None:
+    def on_unserved(self, partition: str, error: int) -> None:
         """A fetch was not served. A partition whose places are forgotten faster than they are looked up (there are very
         few open files here) asks its readers to retry; again and again is too much, and so is any other error."""
         self._unserved += 1

@@ -50,7 +50,7 @@ class SessionReader(ABC, Generic[Life]):
                         epoch = 0 if epoch >= 0 else -1
                         known.clear()
             except ClientError as error:
-                self._life.cut(self._name, error)
+                self._life.on_cut(self._name, error)
         self._client.close()
 
     async def _fetch(

@@ -125,7 +125,7 @@ class Administrator:
 
     async def _trim(self, rng: random.Random) -> None:
         for model in self._life.choose(rng):
-            partition = await self._life.verified(model)
+            partition = await self._life.verify(model)
             if partition is None or partition.high_watermark <= partition.start:
                 continue
             before = rng.randint(partition.start, partition.high_watermark)
@@ -154,7 +154,7 @@ class Administrator:
         """After a while; then writes go on."""
         await self._life.free_disk(rng, 0.5)
         deadline = asyncio.get_running_loop().time() + PATIENCE_S
-        while not await self._life.producer.writes_again(rng):
+        while not await self._life.producer.can_write(rng):
             require(asyncio.get_running_loop().time() < deadline, "the disk has room again, but writes are refused")
             await asyncio.sleep(0.5)
         self._life.known.epoch = self._life.log.epoch

@@ -73,7 +73,7 @@ class BitFlip:
             if str(model) == folder and not self._path.endswith(HINTS):
                 await self._look_at_damage(life, model)
             else:
-                await life.verified(model)
+                await life.verify(model)
         if not last:
             self._world.disk.die(Killed("damage"))
         await life.log.stop()

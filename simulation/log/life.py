@@ -69,7 +69,7 @@ class LogLife(Life):
         rng = self.rng
         for partition in self.known.partitions():
             if rng.random() < 0.7:
-                await self.verified(partition)
+                await self.verify(partition)
         tasks = [self.producer.produce(number) for number in range(rng.randint(1, 4))]
         tasks += [self.reader.read(), self.administrator.administer()]
         if rng.random() < 0.6:
@@ -82,7 +82,7 @@ class LogLife(Life):
         await self.producer.drain()
         if rng.random() < 0.5:
             for partition in self.known.partitions():
-                await self.verified(partition)
+                await self.verify(partition)
         if not self._last:
             await self.maybe_crash_idle()
         self.world.note("stop")
@@ -124,7 +124,7 @@ class LogLife(Life):
                 model.gone = True
                 del known.topics[name]
 
-    async def verified(self, model: PartitionModel) -> Partition | None:
+    async def verify(self, model: PartitionModel) -> Partition | None:
         """The partition, once it was compared after this start; None where it is gone or cannot serve."""
         partition = self.partition(model)
         if partition is None:
@@ -132,7 +132,7 @@ class LogLife(Life):
         if not model.verified:
             task = self._verifying.get(model)
             if task is None:
-                task = self._verifying[model] = asyncio.ensure_future(self._verify(model, partition))
+                task = self._verifying[model] = asyncio.ensure_future(self._compare(model, partition))
             await task
         return self.usable(model)
 
@@ -143,7 +143,7 @@ class LogLife(Life):
             return None
         return partition
 
-    async def _verify(self, model: PartitionModel, partition: Partition) -> None:
+    async def _compare(self, model: PartitionModel, partition: Partition) -> None:
         try:
             if not partition.loaded:
                 await partition.load()

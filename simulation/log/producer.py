@@ -35,7 +35,7 @@ class LogProducer:
             draw = rng.random()
             chosen = self._life.choose(rng, rng.randint(2, 4) if draw < 0.3 else 1)
             for model in chosen:
-                await self._life.verified(model)
+                await self._life.verify(model)
             # Nothing is awaited between this look and the append.
             targets = [(model, partition) for model in chosen if (partition := self._life.usable(model)) is not None]
             if not targets:
@@ -114,7 +114,7 @@ class LogProducer:
         may leave it there. `resent` is the batch that an idempotent producer sends again."""
         append = self._prepare([(model, buffer)])
         try:
-            answer = partition.append(buffer, partial(self._answered, append))
+            answer = partition.append(buffer, partial(self._on_answered, append))
         except HeadraceError as error:
             model.attempts.clear()
             self._life.excuse(error, model)
@@ -179,7 +179,7 @@ class LogProducer:
         append = self._prepare(parts)
         writes = [Write(partition, part) for (_, partition), (_, part) in zip(targets, parts, strict=True)]
         try:
-            answers = self._life.log.append(writes, partial(self._answered, append))
+            answers = self._life.log.append(writes, partial(self._on_answered, append))
         except HeadraceError as error:
             for model, _ in targets:
                 model.attempts.clear()
@@ -220,7 +220,7 @@ class LogProducer:
         else:
             self._outstanding[append.answered] = append
 
-    def _answered(self, append: Append, error: Exception | None) -> None:
+    def _on_answered(self, append: Append, error: Exception | None) -> None:
         if not self._life.world.alive:
             return
         require(not append.answered.done(), "an append was answered twice")
@@ -233,9 +233,9 @@ class LogProducer:
         if not any(entry.partition.topic.deleting or entry.partition.topic.gone for entry in append.entries):
             self._life.excuse(error)
 
-    async def writes_again(self, rng: random.Random) -> bool:
+    async def can_write(self, rng: random.Random) -> bool:
         for model in self._life.choose(rng, 100):
-            partition = await self._life.verified(model)
+            partition = await self._life.verify(model)
             if partition is None or model.topic.durability is Durability.MEMORY:
                 continue
             append = self.append(model, partition, self.batch(rng, model))

@@ -41,7 +41,7 @@ class LogReader:
                 offset = partition.start
                 continue
             except CorruptLog as error:
-                await self._heard(partition, error)
+                await self._raise_if_offline(partition, error)
                 raise
             if chunk.cold is not None:
                 cold += 1
@@ -64,7 +64,7 @@ class LogReader:
                 if broken is not None:
                     raise CorruptBatch(f"the batch at {broken.base_offset} does not fit its checksum")
             except CorruptBatch as error:
-                await self._heard(partition, error)
+                await self._raise_if_offline(partition, error)
                 raise Violation(f"{model}: what was read at {offset} of {durable} is no batch: {error}") from error
             for position, header in batches:
                 if header.last_offset < offset:
@@ -87,7 +87,7 @@ class LogReader:
         return found
 
     @staticmethod
-    async def _heard(partition: Partition, error: Exception) -> None:
+    async def _raise_if_offline(partition: Partition, error: Exception) -> None:
         """A sync that fails takes the bytes with it, and the loop learns of it a moment later."""
         await asyncio.sleep(HEARD_SECONDS)
         if partition.offline:
@@ -97,7 +97,7 @@ class LogReader:
         rng = self._life.stream("reader")
         for _ in range(self._life.steps):
             for model in self._life.choose(rng):
-                partition = await self._life.verified(model)
+                partition = await self._life.verify(model)
                 if partition is not None and partition.high_watermark > partition.start:
                     offset = rng.randint(partition.start, partition.high_watermark - 1)
                     if rng.random() < 0.5:

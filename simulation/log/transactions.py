@@ -69,7 +69,7 @@ class TransactionWorkload:
             return
         for _ in range(life.steps):
             for model in life.choose(rng):
-                await life.verified(model)
+                await life.verify(model)
                 partition = life.usable(model)
                 if partition is not None:
                     self._step(rng, model, partition, first + rng.randrange(PRODUCERS))
@@ -108,7 +108,7 @@ class TransactionWorkload:
         rng = life.stream("committed reader")
         for _ in range(life.steps):
             for model in life.choose(rng):
-                partition = await life.verified(model)
+                partition = await life.verify(model)
                 if partition is not None and partition.last_stable > partition.start:
                     offset = rng.randint(partition.start, partition.last_stable - 1)
                     try:

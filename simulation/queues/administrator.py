@@ -38,12 +38,12 @@ class QueueAdministrator:
         choices: list[tuple[float, Callable[[random.Random], Awaitable[None]]]] = [
             (0.25, self._configure),
             (0.35, self._pause),
-            (0.42, self._empty_wide),
+            (0.42, self._purge),
             (0.5, self._trim),
-            (0.62, self._move_aside),
-            (0.76, self._send_back),
+            (0.62, self._park),
+            (0.76, self._redrive),
             (0.81, self._grow),
-            (1.0, self._come_and_go),
+            (1.0, self._recreate),
         ]
         for _ in range(steps):
             await asyncio.sleep(rng.expovariate(1 / 0.05))
@@ -69,7 +69,7 @@ class QueueAdministrator:
         await asyncio.sleep(rng.expovariate(1 / 0.05))
         await self._queues.pause(queue, False)
 
-    async def _empty_wide(self, rng: random.Random) -> None:
+    async def _purge(self, rng: random.Random) -> None:
         """Everything that was acknowledged before is settled after; what came meanwhile may be."""
         queue, model = self._life.queue("wide", "plain"), self._known.queues["wide", "plain"]
         if rng.random() < 0.5:
@@ -88,7 +88,7 @@ class QueueAdministrator:
         if partition.loaded and rng.random() < 0.3:
             await partition.trim(rng.randint(partition.start, partition.high_watermark))
 
-    async def _move_aside(self, rng: random.Random) -> None:
+    async def _park(self, rng: random.Random) -> None:
         """Let stragglers go to the parking of their queue, as `retention=consumed` does where they hold it up."""
         queue = self._life.queue(*rng.choice(MOVABLE))
         lane = rng.randrange(len(queue.topic.partitions))
@@ -97,7 +97,7 @@ class QueueAdministrator:
             moved = await self._queues.park_below(queue, lane, end)
             self._life.world.note(f"parked {queue.topic.name}/{queue.name} {lane} {end} {moved}")
 
-    async def _send_back(self, rng: random.Random) -> None:
+    async def _redrive(self, rng: random.Random) -> None:
         """Redrive: a letter that was sent back is a message like any other, of its queue alone."""
         topic, name = rng.choice(MORTAL)
         order = Order(f"{topic}.{name}.dead", limit=rng.choice((1, 3, 1_000)))
@@ -127,7 +127,7 @@ class QueueAdministrator:
         await self._broker.topics.grow("kept", count)
         self._known.partitions["kept"] = (count, count)
 
-    async def _come_and_go(self, rng: random.Random) -> None:
+    async def _recreate(self, rng: random.Random) -> None:
         """A queue that is made and deleted again."""
         name = f"passing-{rng.randrange(3)}"
         there = self._known.passing.get(name, False)

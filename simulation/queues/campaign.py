@@ -237,12 +237,12 @@ class QueueLife(Life):
             keep = bytes(bool(row[2]) for row in rows)
             batch = records.retain(records.build(rows), keep, 1 << 24, None)
             assert batch is not None
-            append(self._log, [Write(partition, batch, sparse=True)], partial(self._appended, made))
+            append(self._log, [Write(partition, batch, sparse=True)], partial(self._on_appended, made))
         else:
             encoded = records.build(rows, compression=rng.choice((0, 4)))
-            append(self._log, [Write(partition, encoded)], partial(self._appended, made))
+            append(self._log, [Write(partition, encoded)], partial(self._on_appended, made))
 
-    def _appended(self, values: list[bytes], error: Exception | None) -> None:
+    def _on_appended(self, values: list[bytes], error: Exception | None) -> None:
         if error is None:
             self.known.acknowledged.update(dict.fromkeys(values))
 

@@ -121,7 +121,7 @@ class TransactionLife(KafkaLife):
         """Put what a reader got into the history; the records, and the position to go on at."""
         if fetched.error:
             if not self.may_retry(ErrorCode(fetched.error)):
-                self.unserved(f"{place}", fetched.error)
+                self.on_unserved(f"{place}", fetched.error)
             return [], position
         history = self.known.history
         stable, high = fetched.last_stable, fetched.high_watermark

@@ -112,7 +112,7 @@ class RequestRefused(Exception):
 
 
 class RetryLater(Exception):
-    """The broker asked to come again."""
+    """The broker asked for a retry."""
 
 
 class TransactionalClient:
@@ -135,14 +135,14 @@ class TransactionalClient:
             try:
                 await self._step(connection, steps > 0)
             except ClientError as error:
-                life.cut(client.name, error)
-                self._unsure()
+                life.on_cut(client.name, error)
+                self._mark_unsure()
                 connection.close()
             except RetryLater:
-                self._unsure()
+                self._mark_unsure()
                 await asyncio.sleep(rng.expovariate(1 / 0.02))
             except RequestRefused as refused:
-                self._refused(refused.code)
+                self._handle_refusal(refused.code)
             if rng.random() < 0.5:
                 await asyncio.sleep(rng.expovariate(1 / 0.004))
         self._kafka.close()
@@ -150,9 +150,9 @@ class TransactionalClient:
     async def _step(self, connection: Connection, more: bool) -> None:
         client = self._client
         if client.owner is None:
-            await self._take(connection)
+            await self._claim_id(connection)
         elif client.renewing:
-            await self._take(connection, client.identity)
+            await self._claim_id(connection, client.identity)
         elif client.attempt is None:
             if more:
                 await self._begin(connection)
@@ -165,7 +165,7 @@ class TransactionalClient:
 
     # --- what went wrong ---
 
-    def _unsure(self) -> None:
+    def _mark_unsure(self) -> None:
         if self._client.unsure_ms is None:
             self._client.unsure_ms = self._life.now_ms()
 
@@ -178,7 +178,7 @@ class TransactionalClient:
             raise RetryLater
         raise RequestRefused(code)
 
-    def _refused(self, code: ErrorCode) -> None:
+    def _handle_refusal(self, code: ErrorCode) -> None:
         """A client that is fenced stops, and another one may take over."""
         client, life = self._client, self._life
         # One of the second generation that was too slow to commit learns that there is nothing to commit any more.
@@ -205,7 +205,7 @@ class TransactionalClient:
 
     # --- taking the transactional id ---
 
-    async def _take(self, connection: Connection, known: tuple[int, int] = (-1, -1)) -> None:
+    async def _claim_id(self, connection: Connection, known: tuple[int, int] = (-1, -1)) -> None:
         client = self._client
         owner = self._history.claim(client.transactional_id, client.name)
         reply = await connection.call(
@@ -230,7 +230,7 @@ class TransactionalClient:
             self._client.sequences.clear()
         self._life.world.note(f"{self._client.name} is {producer_id} {epoch}")
 
-    def _who(self) -> dict[str, Any]:
+    def _producer_fields(self) -> dict[str, Any]:
         producer_id, epoch = self._client.identity
         return {
             "transactional_id": self._client.transactional_id,
@@ -289,7 +289,7 @@ class TransactionalClient:
         if not client.to_send and progress is None:
             client.attempt = None
 
-    def _begun(self) -> None:
+    def _mark_begun(self) -> None:
         """The broker may learn of the transaction by the next request."""
         if self._client.begun_ms is None:
             self._client.begun_ms = self._life.now_ms()
@@ -322,9 +322,9 @@ class TransactionalClient:
                 topics.setdefault(topic, []).append(index)
         if not topics:
             return
-        self._begun()
+        self._mark_begun()
         named = [{"name": name, "partitions": indexes} for name, indexes in topics.items()]
-        who = {f"v3_and_below_{name}": value for name, value in self._who().items()}
+        who = {f"v3_and_below_{name}": value for name, value in self._producer_fields().items()}
         reply = await connection.call(request("add_partitions_to_txn", 3, v3_and_below_topics=named, **who))
         for topic in reply.results_by_topic_v3_and_below:
             for each in topic.results_by_partition:
@@ -340,7 +340,7 @@ class TransactionalClient:
         flying = [list(each) for each in itertools.islice(client.to_send, self._rng.choice((1, 1, 2, IN_FLIGHT)))]
         if not client.second:
             await self._add(connection, [batch.place for batches in flying for batch in batches])
-        self._begun()
+        self._mark_begun()
         answers = [self._send(connection, batches) for batches in flying]
         problems: list[tuple[Place, ErrorCode]] = []
         try:
@@ -409,10 +409,12 @@ class TransactionalClient:
         await self._stall()
         if client.dead:
             return
-        self._begun()
+        self._mark_begun()
         if not client.second and progress.group not in client.added:
             reply = await connection.call(
-                request("add_offsets_to_txn", self._rng.choice((3, 4)), group_id=progress.group, **self._who())
+                request(
+                    "add_offsets_to_txn", self._rng.choice((3, 4)), group_id=progress.group, **self._producer_fields()
+                )
             )
             self._check("add offsets", reply.error_code)
             client.added.add(progress.group)
@@ -426,7 +428,7 @@ class TransactionalClient:
                 generation_id=-1,
                 member_id="",
                 topics=[{"name": topic, "partitions": [partition]}],
-                **self._who(),
+                **self._producer_fields(),
             )
         )
         self._check("offsets", reply.topics[0].partitions[0].error_code)
@@ -443,7 +445,7 @@ class TransactionalClient:
             history.start_commit(client.attempt)
         before, client.unsure_end = client.unsure_end, True
         version = 5 if client.second else self._rng.choice((3, 4))
-        asked = connection.call(request("end_txn", version, committed=client.commits, **self._who()))
+        asked = connection.call(request("end_txn", version, committed=client.commits, **self._producer_fields()))
         if self._rng.random() < 0.04 and not life.last:
             await self._ask_and_die(asked)
             return
