@@ -125,16 +125,7 @@ def _own_entry(
     inherited = _broker_synonyms(setting, config, dynamic)
     counts = inherited[0] if own is None else _synonym(setting.name, own, source)
     synonyms = inherited if setting.broker_name or setting.config_field else []
-    return {
-        "name": setting.name,
-        "value": counts["value"],
-        "read_only": False,
-        "config_source": counts["source"],
-        "is_sensitive": False,
-        "synonyms": synonyms if own is None else [counts, *synonyms],
-        "config_type": setting.kind,
-        "documentation": setting.doc,
-    }
+    return _entry(setting.name, counts, synonyms if own is None else [counts, *synonyms], setting.kind, setting.doc)
 
 
 def _broker_synonyms(setting: Setting, config: BrokerSettings, dynamic: Dynamic) -> list[dict[str, Any]]:
@@ -149,6 +140,27 @@ def _broker_synonyms(setting: Setting, config: BrokerSettings, dynamic: Dynamic)
 
 def _synonym(name: str, value: str, source: Source) -> dict[str, Any]:
     return {"name": name, "value": value, "source": source}
+
+
+def _entry(
+    name: str,
+    counts: Mapping[str, Any],
+    synonyms: Sequence[Mapping[str, Any]],
+    kind: int,
+    doc: str,
+    read_only: bool = False,
+) -> dict[str, Any]:
+    """A setting in a reply; `counts` is the synonym with the value in effect."""
+    return {
+        "name": name,
+        "value": counts["value"],
+        "read_only": read_only,
+        "config_source": counts["source"],
+        "is_sensitive": False,
+        "synonyms": synonyms,
+        "config_type": kind,
+        "documentation": doc,
+    }
 
 
 def broker_entries(
@@ -192,16 +204,7 @@ def all_brokers_entries(broker: Broker, names: Iterable[str] | None = None) -> l
 
 def _dynamic_entry(name: str, setting: Setting, synonyms: list[dict[str, Any]]) -> dict[str, Any]:
     """A setting of the broker that can change while it runs."""
-    return {
-        "name": name,
-        "value": synonyms[0]["value"],
-        "read_only": False,
-        "config_source": synonyms[0]["source"],
-        "is_sensitive": False,
-        "synonyms": synonyms,
-        "config_type": setting.kind,
-        "documentation": setting.doc,
-    }
+    return _entry(name, synonyms[0], synonyms, setting.kind, setting.doc)
 
 
 def _text(value: object, unit: int) -> str:
@@ -219,37 +222,16 @@ def _kind(name: str, default: object) -> Kind:
 
 
 def _broker_entry(name: str, kind: Kind, value: str, default: str, doc: str) -> dict[str, Any]:
+    counts = _synonym(name, value, Source.DEFAULT if value == default else Source.STATIC_BROKER)
     synonyms = [_synonym(name, default, Source.DEFAULT)] if default else []
-    if value != default:
-        synonyms.insert(0, _synonym(name, value, Source.STATIC_BROKER))
-    return {
-        "name": name,
-        "value": value,
-        "read_only": True,
-        "config_source": Source.DEFAULT if value == default else Source.STATIC_BROKER,
-        "is_sensitive": False,
-        "synonyms": synonyms,
-        "config_type": kind,
-        "documentation": doc,
-    }
+    return _entry(name, counts, synonyms if value == default else [counts, *synonyms], kind, doc, read_only=True)
 
 
 def logger_entries(names: Iterable[str] | None = None) -> list[dict[str, Any]]:
     """The level of the one logger."""
     if names is not None and "root" not in names:
         return []
-    return [
-        {
-            "name": "root",
-            "value": _LEVELS[level()],
-            "read_only": True,
-            "config_source": Source.LOGGER,
-            "is_sensitive": False,
-            "synonyms": [],
-            "config_type": 0,
-            "documentation": "",
-        }
-    ]
+    return [_entry("root", _synonym("root", _LEVELS[level()], Source.LOGGER), [], 0, "", read_only=True)]
 
 
 def check_node(name: str, node_id: int, expected: str) -> None:
