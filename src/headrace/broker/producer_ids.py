@@ -1,7 +1,7 @@
 """Producer ids: numbers that are never given twice, however the broker stops.
 
 They are taken from a durable counter of the log in blocks, so that one flush serves a thousand producers; what is
-left of a block when the broker stops is lost, and nobody misses it.
+left of a block when the broker stops is lost, which does no harm.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class ProducerIds:
         self._reserving = asyncio.Lock()
 
     async def next(self) -> int:
-        """A producer id that nobody has had."""
+        """A producer id that was never given."""
         while self._next == self._end:
             async with self._reserving:
-                # Whoever held the lock before may have brought a block for all who waited.
+                # The holder before may have brought a block for all that waited.
                 if self._next == self._end:
                     self._next = await self._log.reserve(COUNTER, BLOCK)
                     self._end = self._next + BLOCK

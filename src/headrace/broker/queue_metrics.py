@@ -1,6 +1,6 @@
 """What Prometheus reads of queues, of `__deliveries` and of the timer.
 
-Everything is looked at when somebody scrapes. There may be a thousand queues with fifteen figures each, so the lines
+Everything is looked at when Prometheus scrapes. There may be a thousand queues with fifteen figures each, so the lines
 are written here: prometheus_client takes ten times as long, and this runs on the loop.
 """
 
@@ -39,7 +39,7 @@ COUNTERS = {
 
 
 def _known(broker: Broker) -> list[Queue]:
-    """The queues whose figures are known: a scrape must not warm partitions that nobody has used since the start."""
+    """The queues whose figures are known: a scrape must not warm partitions that were not used since the start."""
     queues = broker.queues.all()
     return [queue for queue in queues if all(lane.partition.loaded for lane in queue.lanes.values())][:QUEUES_MAX]
 

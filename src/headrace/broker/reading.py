@@ -55,7 +55,7 @@ async def read(runtime: Runtime, partition: Partition, offset: int, max_bytes: i
 async def batches(
     runtime: Runtime, partition: Partition, offset: int, max_bytes: int
 ) -> list[tuple[BatchHeader, bytes | None]]:
-    """Whole batches from the one that holds `offset`, for whoever wants committed records: None in the place of one
+    """Whole batches from the one that holds `offset`, for readers of committed records: None in the place of one
     that has none, because it is a marker or was aborted. Raises OffsetOutOfRange."""
     while True:
         chunk = partition.read(offset, max_bytes, committed=True)

@@ -2,7 +2,7 @@
 
 One table holds them. A setting is text with a type, a rule, a default (of the broker's `Config`, where it has one)
 and a sentence that says what it does; the sentence also says when Headrace takes the value and does nothing with it,
-so that a script written for Kafka works and nobody is deceived. A topic stores only what was given for it;
+so that a script written for Kafka works and does not deceive. A topic stores only what was given for it;
 `settings_of` maps that and the defaults to the `TopicSettings` that the log acts on.
 """
 

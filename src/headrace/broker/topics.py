@@ -340,7 +340,7 @@ class Topics:
             return topic
 
     def tell(self, topic: Topic) -> None:
-        """Let whoever follows topics know that something about one has changed."""
+        """Call those that follow topics: something about one has changed."""
         for call in self.changed:
             call(topic)
 

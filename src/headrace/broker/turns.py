@@ -1,4 +1,4 @@
-"""Taking turns: whoever changes a thing that has a name waits for those who were before, and for nobody else."""
+"""Taking turns: changes of one name wait for those before them, and for no others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 
 class Turns:
-    """A lock for each name, kept only while somebody holds it or waits for it."""
+    """A lock for each name, kept only while it is held or waited for."""
 
     def __init__(self) -> None:
         self._locks: dict[Hashable, tuple[asyncio.Lock, int]] = {}

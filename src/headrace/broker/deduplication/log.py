@@ -74,14 +74,14 @@ class IdLog:
         return [self._state.write(window.log, changes)] if changes and window.log is not None else []
 
     async def replay(self, window: Window, now: Callable[[], int], counted: Callable[[Window], None]) -> None:
-        """Learn what the window holds, in small steps. Nobody publishes to the topic meanwhile."""
+        """Learn what the window holds, in small steps. No client publishes to the topic meanwhile."""
         partition = window.log
         assert partition is not None
         end = partition.end
         now_ms, present = self._runtime.clock.now_ms(), now()
         found = await partition.offset_at(now_ms - window.span_ms)
         position = found.offset if found.offset >= 0 else partition.high_watermark
-        # What was being flushed when somebody turned the window off and on again may still fail.
+        # What was being flushed when the window was turned off and on again may still fail.
         while position < min(end, partition.end):
             if position >= partition.high_watermark:
                 await asyncio.sleep(LOOK_SECONDS)

@@ -23,7 +23,7 @@ def tell(loop: Loop, answers: Iterator[tuple[Future[Answer], Answer]]) -> None:
     told = 0
     for future, answer in islice(answers, ANSWERS_A_TURN):
         told += 1
-        # Whoever waited may have gone.
+        # The waiting request may be gone.
         if not future.done():
             future.set_result(answer)
     if told == ANSWERS_A_TURN:

@@ -59,7 +59,7 @@ logger = structlog.get_logger("headrace.groups")
 EXPIRY_CHECK_SECONDS = 600.0
 EXPIRY_STEP_GROUPS = 64
 
-ANYBODY = Committer()
+NO_MEMBER = Committer()
 
 
 class GroupCoordinator:
@@ -164,7 +164,7 @@ class GroupCoordinator:
     # --- offsets ------------------------------------------------------------------------------------------------------
 
     async def commit(
-        self, group_id: str, commits: Sequence[Commit], committer: Committer = ANYBODY, retention_ms: int = -1
+        self, group_id: str, commits: Sequence[Commit], committer: Committer = NO_MEMBER, retention_ms: int = -1
     ) -> list[Problem]:
         """OffsetCommit: the answer to each, once all that are taken are durable."""
         if len(group_id) > NAME_CHARACTERS_MAX:
@@ -397,7 +397,7 @@ class GroupCoordinator:
         return self._runtime.clock.now_ms()
 
     def draw_member_id(self, prefix: str) -> str:
-        """A member id that nobody has: what the client calls itself, and random bits."""
+        """A member id that is new: what the client calls itself, and random bits."""
         return f"{prefix[:255]}-{UUID(bytes=self._runtime.random.bytes(16), version=4)}"
 
     def store(self, group: Group, assignments: Mapping[str, bytes], stored: Stored) -> None:

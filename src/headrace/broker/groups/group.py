@@ -1,7 +1,7 @@
 """The state machine of one group.
 
 A group goes round: *Empty* until a member joins, *PreparingRebalance* while members join the next generation,
-*CompletingRebalance* while its leader divides the work, *Stable* until somebody comes, goes or falls silent.
+*CompletingRebalance* while its leader divides the work, *Stable* until a member joins, leaves or times out.
 
     Empty ──join──► PreparingRebalance ──all joined, or time is up──► CompletingRebalance ──assignment stored──► Stable
       ▲                ▲    │                                              │                                      │
@@ -93,7 +93,7 @@ class Group:
         self._host = host
         # Ids that were handed out and have not come back yet.
         self._pending: dict[str, Deadline] = {}
-        # Done once it is stored that nobody is left.
+        # Done once it is stored that the group is empty.
         self._emptying: Future[Problem] | None = None
         # Members of this generation that have not asked for their assignment yet.
         self._unsynced: dict[str, None] = {}
@@ -176,7 +176,7 @@ class Group:
                     self._drop(self.roster.members[member_id], "left: " + leaver.reason)
                     dropped = True
             problems.append(problem)
-        self._somebody_went(rebalance=dropped)
+        self._member_left(rebalance=dropped)
         return problems
 
     def judge_commit(self, member_id: str, instance_id: str | None, generation: int) -> Problem:
@@ -328,10 +328,10 @@ class Group:
             return Problem.NONE
         if pending:
             self._pending.pop(request.member_id).cancel()
-            self._somebody_went(rebalance=False)
+            self._member_left(rebalance=False)
         elif request.member_id:
             self._drop(self.roster.members[request.member_id], "the group is full", Problem.GROUP_MAX_SIZE_REACHED)
-            self._somebody_went()
+            self._member_left()
         return Problem.GROUP_MAX_SIZE_REACHED
 
     def _supports(self, request: JoinRequest) -> bool:
@@ -350,7 +350,7 @@ class Group:
             known_id = roster.holder(request.instance_id) or ""
         known = roster.members.get(known_id)
         if known is None:
-            # An id that was handed out holds its place, or anybody could fill the memory with them.
+            # An id that was handed out holds its place, or a client could fill the memory with them.
             others = len(self._pending) - (request.member_id in self._pending)
             return (roster.joining if self.state is State.PREPARING else len(roster)) + others < limit
         return self.state is not State.PREPARING or known.join is not None or roster.joining < limit
@@ -396,7 +396,7 @@ class Group:
         self._rebalance(f"member {member_id} joined: {request.reason}")
 
     def _replace_static(self, request: JoinRequest, old: Member, member_id: str, answer: Future[Joined]) -> None:
-        """The same instance is back under a new member id; whoever speaks with the old one is fenced."""
+        """The same instance is back under a new member id; the old one is fenced."""
         old_leader = self.roster.leader or ""
         member = _member_of(request, member_id)
         self.roster.replace(old, member)
@@ -543,7 +543,7 @@ class Group:
 
     def _assignment_stored(self, generation: int, assignments: Mapping[str, bytes], problem: Problem) -> None:
         if self.state is not State.COMPLETING or generation != self.generation:
-            return  # somebody came or went meanwhile, and the waiting syncs have been answered
+            return  # the members have changed meanwhile, and the waiting syncs have been answered
         if problem is not Problem.NONE:
             self._answer_syncs(problem)
             self._prepare(f"the assignment could not be stored: {problem.name}")
@@ -572,17 +572,17 @@ class Group:
         for member in late:
             self._drop(member, "did not sync in time")
         if late:
-            self._somebody_went()
+            self._member_left()
 
     # --- coming, going, falling silent --------------------------------------------------------------------------------
 
     def _drop(self, member: Member, why: str, problem: Problem = Problem.UNKNOWN_MEMBER_ID) -> None:
-        """Take a member out; the caller then says `_somebody_went`."""
+        """Take a member out; the caller then calls `_member_left`."""
         log.info("member goes", group=self.group_id, member=member.member_id, why=why)
         self._unsynced.pop(member.member_id, None)
         self.roster.drop(member, problem)
 
-    def _somebody_went(self, *, rebalance: bool = True) -> None:
+    def _member_left(self, *, rebalance: bool = True) -> None:
         """See what follows. A pending member has no share that others would have to take over."""
         if rebalance and self.state in (State.STABLE, State.COMPLETING):
             self._prepare("a member went")
@@ -603,11 +603,11 @@ class Group:
         if not member.is_new and (member.join is not None or member.sync is not None):
             return  # it waits for the group, not the group for it; its session starts again with the answer
         self._drop(member, "was not heard of in time")
-        self._somebody_went()
+        self._member_left()
 
     def _pending_time_is_up(self, member_id: str) -> None:
         del self._pending[member_id]
-        self._somebody_went(rebalance=False)
+        self._member_left(rebalance=False)
 
     def _move(self, state: State) -> None:
         self.state = state

@@ -124,7 +124,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncRequest:
-    """A member asks for its assignment; the leader brings everybody's."""
+    """A member asks for its assignment; the leader brings those of all."""
 
     member_id: str
     generation: int

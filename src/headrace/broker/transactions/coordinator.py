@@ -145,7 +145,7 @@ class TransactionCoordinator:
         return task
 
     async def _in_turn(self, transactional_id: str, work: Coroutine[object, object, Result]) -> Result:
-        """Do something with a transactional id when it is its turn, to the end, whoever still waits for it."""
+        """Do something with a transactional id when it is its turn, to the end, be its caller gone or not."""
 
         async def take_turn() -> Result:
             try:
@@ -405,7 +405,7 @@ class TransactionCoordinator:
         self, producer_id: int, epoch: int, commit: bool, coordinator_epoch: int, place: TopicPartition
     ) -> None:
         """WriteTxnMarkers, for one partition: end what a producer has open there, whatever its coordinator thinks. An
-        administrator's way out of a transaction that nobody ends."""
+        administrator's way out of a transaction that is never ended."""
         for partition in await self._partitions([place]):
             now = self._runtime.clock.now_ms()
             marker = control(COMMIT if commit else ABORT, coordinator_epoch, producer_id, epoch, now)

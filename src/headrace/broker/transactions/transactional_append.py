@@ -2,7 +2,7 @@
 
 A batch for a partition that is part of the transaction goes to the log like any other. Where the client leaves it to
 the broker to add partitions (KIP-890), a batch may bring a new one in, and is appended together with the state that
-says so: in two appends, a power cut between them could leave a transaction that nobody knows of. The state lists all
+says so: in two appends, a power cut between them could leave a transaction that is not known. The state lists all
 partitions, so with one append for each, many new ones would cost as much as their square. Therefore those of a request
 come in together, in one append. That is all or nothing, but what a client did wrong is each partition's own: so each
 batch is tried first, and what would be refused is left out.

@@ -1,6 +1,6 @@
-"""Who shall have what.
+"""Which member gets which partitions.
 
-`uniform` gives everybody the same number, give or take one, and moves as little as that allows. `range` cuts each topic
+`uniform` gives each member the same number, give or take one, and moves as little as possible. `range` cuts each topic
 into runs of neighbouring partitions, in the same order of members for each, so that partitions of equal number in
 topics of equal size are with one member.
 """
@@ -90,11 +90,11 @@ class _Shares:
         self._count = dict.fromkeys(members, 0)
         self._readers = readers(members)
         self._free = {topic: set(range(sizes[topic])) for topic in self._readers}
-        # Most groups read the same topics in all members, and nobody need have more than this there.
+        # Most groups read the same topics in all members, and none need have more than this there.
         self._alike = len(set(members.values())) == 1
 
     def keep(self, member: str, topic: UUID, indexes: Iterable[int]) -> None:
-        """Let a member have what it had, where it is still there and nobody else has it."""
+        """Let a member have what it had, where it is still there and no other member has it."""
         kept = self._free[topic].intersection(indexes)
         if kept:
             self._free[topic] -= kept
@@ -102,7 +102,7 @@ class _Shares:
             self._count[member] += len(kept)
 
     def deal(self) -> None:
-        """Give what nobody has to whoever has least; topics that few read come first, as they have least choice."""
+        """Give what no member has to the one with least; topics that few read come first, as they have least choice."""
         if self._alike:
             self._give_back_above_share()
         queues = _Queues(self._count)
@@ -114,7 +114,7 @@ class _Shares:
             self._free[topic].clear()
 
     def _give_back_above_share(self) -> None:
-        """Where all read the same, each has its share or one more; whoever has most keeps the one more."""
+        """Where all read the same, each has its share or one more; members with most keep the one more."""
         total = sum(self._sizes[topic] for topic in self._free)
         share, more = divmod(total, len(self._members))
         for member in sorted(self._members, key=lambda member: -self._count[member]):
@@ -141,14 +141,14 @@ class _Shares:
         self._count[member] -= excess
 
     def level(self) -> None:
-        """Move from whoever has more to whoever has less by two or more, where both read the topic."""
+        """Move from members with more to members with less by two or more, where both read the topic."""
         if self._alike:
             return
         moved = True
         while moved:
             moved = False
             least = min(self._count.values())
-            # Whoever gives is looked at as a taker in the next round.
+            # A member that gives is looked at as a taker in the next round.
             queues = _Queues(self._count)
             for giver in sorted(self._members, key=lambda member: -self._count[member]):
                 if self._count[giver] - least < 2:
@@ -189,7 +189,7 @@ class _Queues:
         self._queues: dict[int, list[tuple[int, int, str]]] = {}
 
     def least(self, those: list[str]) -> str:
-        """Whoever has least, the first of them. One who has given something away since the queue was made may be
+        """The first member with least. One that has given something away since the queue was made may be
         overlooked."""
         queue = self._queues.get(id(those))
         if queue is None:

@@ -1,6 +1,6 @@
 """What `__consumer_offsets` keeps of a group of the consumer protocol, in Kafka's own formats.
 
-A key begins with its kind: 3 is the group's epoch, 5 what a member said about itself, 6 the epoch of the targets, 7 the
+A key begins with its kind: 3 is the group's epoch, 5 the traits of a member, 6 the epoch of the targets, 7 the
 target of a member, 8 where a member is. A record without a value is a tombstone.
 """
 
@@ -101,7 +101,7 @@ def write_target_epoch(epoch: int) -> bytes:
 
 
 def write_member(traits: Traits) -> bytes:
-    """The value of what a member said about itself."""
+    """The value of a member's traits."""
     return b"".join(
         (
             _VERSION,
@@ -164,7 +164,7 @@ def read_target_epoch(raw: bytes) -> int:
 
 
 def read_member(raw: bytes) -> Traits:
-    """What a member said about itself."""
+    """A member's traits."""
     reader = _reader(raw)
     instance_id = reader.nullable_compact_string()
     rack_id = reader.nullable_compact_string()

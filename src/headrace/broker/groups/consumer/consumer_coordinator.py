@@ -1,7 +1,7 @@
 """The consumer protocol's side of the coordinator: finds the group of a heartbeat, and is what its groups stand on.
 
-Groups of both protocols live side by side in the same shards. A group that nobody is in becomes one of the other
-protocol when a member of that comes, and keeps its offsets; a group that somebody is in does not (Kafka calls this the
+Groups of both protocols live side by side in the same shards. An empty group becomes one of the other
+protocol when a member of that comes, and keeps its offsets; a group with members does not (Kafka calls this the
 migration policy `disabled`).
 """
 

@@ -283,7 +283,7 @@ class ConsumerGroup:
             ConsumerMember(member_id, traits, stored.positions.get(member_id, Position()))
             for member_id, traits in stored.members.items()
         ]
-        # Where a member's release was not written, whoever has the partition now is in a later epoch.
+        # Where a member's release was not written, the member that has the partition now is in a later epoch.
         for member in sorted(members, key=lambda each: each.position.epoch):
             self._enter(member)
             self._targets[member.member_id] = stored.targets.get(member.member_id, NOWHERE)
@@ -349,7 +349,7 @@ class ConsumerGroup:
     # --- coming and going ---------------------------------------------------------------------------------------------
 
     def _known(self, beat: Heartbeat) -> ConsumerMember | None:
-        """Who speaks, or whose place a static member takes; None for somebody new. Raises GroupError."""
+        """The member that sends it, or whose place a static member takes; None for a new one. Raises GroupError."""
         joining = beat.epoch == JOINING
         member = self.members.get(beat.member_id)
         if beat.instance_id is None:

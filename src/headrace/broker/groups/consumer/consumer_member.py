@@ -1,4 +1,4 @@
-"""One member of a group of the consumer protocol: what it said about itself, and how far it has followed the group."""
+"""One member of a group of the consumer protocol: its subscription, and how far it has followed the group."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Position:
     assigned: Places = field(default_factory=dict)
     """What it may use."""
     revoking: Places = field(default_factory=dict)
-    """What it must give back; nobody else has it before."""
+    """What it must give back; no other member gets it before."""
 
 
 @dataclass(slots=True, eq=False)

@@ -18,7 +18,7 @@ LEAVING_FOR_A_WHILE = -2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """A member says what it wants and has. None, and a timeout of -1, mean: as I said before."""
+    """A member says what it wants and has. None, and a timeout of -1, mean: unchanged."""
 
     member_id: str
     epoch: int

@@ -55,7 +55,7 @@ class Subscriptions:
 
     def __init__(self) -> None:
         self.names: frozenset[str] = frozenset()
-        """Every name that somebody subscribes to, whether there is such a topic or not."""
+        """Every name that a member subscribes to, whether there is such a topic or not."""
         self.sizes: dict[UUID, int] = {}
         self.fingerprint = 0
         """A number that differs where the topics or their partitions do; where there are none, 0."""
