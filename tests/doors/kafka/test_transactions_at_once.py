@@ -162,7 +162,7 @@ async def test_a_partition_whose_file_fails_at_that_moment_fails_alone(
         tighten = Appender.tighten
 
         def fail(appender: Appender) -> None:
-            if appender._partition is topic.partitions[1]:
+            if appender.partition is topic.partitions[1]:
                 raise StorageFailed("the disk does not answer")
             tighten(appender)
 
