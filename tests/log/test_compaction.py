@@ -25,6 +25,15 @@ from headrace.log.segment import Segment
 from headrace.runtime.disk import Buffer, Disk, File, SystemDisk
 
 FOLDER = "t-0"
+
+
+def put_in_place(disk: Disk, folder: str, cleaned: Cleaned) -> None:
+    """All steps of the cleaner, with no reader between them."""
+    swap.commit(disk, folder, cleaned.groups)
+    swap.install(disk, folder, cleaned.groups)
+    swap.settle(disk, folder, cleaned.clean_up_to)
+
+
 INTERVAL = 200
 MAX = 1 << 20
 SETTINGS = TopicSettings(
@@ -102,14 +111,14 @@ class Log:
             segment.sync_job()()
 
     def plan(self, config: TopicSettings = SETTINGS, cleaned_up_to: int | None = None) -> CleanPlan | None:
-        known = compaction.read_checkpoint(self.disk, FOLDER) if cleaned_up_to is None else cleaned_up_to
+        known = swap.read_checkpoint(self.disk, FOLDER) if cleaned_up_to is None else cleaned_up_to
         unstable = self.producers.first_unstable()
         stable = self.end if unstable is None else unstable
         return compaction.plan(self.segments, config, self.now, known, stable, self.producers, MAX, self.settled)
 
     def reopen(self) -> None:
         self.files.close()
-        compaction.finish_swaps(self.disk, FOLDER)
+        swap.finish_swaps(self.disk, FOLDER)
         names = [name for name in self.disk.listdir(FOLDER) if name.endswith(".log")]
         self.segments = [
             Segment.open(self.disk, self.files, FOLDER, int(name.removesuffix(".log")), INTERVAL) for name in names
@@ -121,7 +130,7 @@ class Log:
             pickle.dumps(compaction.clean(self.disk, FOLDER, pickle.loads(pickle.dumps(plan))))
         )
         assert cleaned.broken is None
-        compaction.swap(self.disk, FOLDER, cleaned)
+        put_in_place(self.disk, FOLDER, cleaned)
         self.reopen()
         return cleaned
 
@@ -261,7 +270,7 @@ def test_values_replaced_and_tombstones_kept_until_their_horizon(tmp_path: Path)
     assert cleaned.removed == [0, 3, 5]
     assert cleaned.added == [0]
     assert cleaned.bytes_after < cleaned.bytes_before
-    assert compaction.read_checkpoint(log.disk, FOLDER) == cleaned.clean_up_to == 6
+    assert swap.read_checkpoint(log.disk, FOLDER) == cleaned.clean_up_to == 6
     assert [(each[0], each[2]) for each in log.committed()] == [(2, b"c"), (3, b"a"), (4, b"b"), (5, b"d")]
     heads = [header_at(batch) for batch in log.batches()]
     assert [(h.base_offset, h.last_offset, h.record_count) for h in heads] == [(0, 2, 1), (3, 4, 2), (5, 5, 1)]
@@ -527,14 +536,14 @@ def test_a_crash_at_any_disk_operation_is_harmless(tmp_path: Path) -> None:
         try:
             cleaned = compaction.clean(disk, FOLDER, plan)  # type: ignore[arg-type]
             assert len(cleaned.groups) > 1
-            compaction.swap(disk, FOLDER, cleaned)  # type: ignore[arg-type]
+            put_in_place(disk, FOLDER, cleaned)  # type: ignore[arg-type]
             done = True
         except Cut:
             pass
         # The start after it may be cut short as well, a little later each time.
         for again in range(100):
             try:
-                compaction.finish_swaps(CuttingDisk(real, again), FOLDER)  # type: ignore[arg-type]
+                swap.finish_swaps(CuttingDisk(real, again), FOLDER)  # type: ignore[arg-type]
                 break
             except Cut:
                 continue

@@ -92,7 +92,7 @@ def admit(
     # retention go by it.
     if settings.compact or bounded or newest < header.base_timestamp or newest > latest:
         if not (settings.compact or bounded or moved):
-            # Nobody has unpacked it off the loop.
+            # It was not unpacked off the loop before.
             unpacked_max = min(unpacked_max, UNSTAMPED_BYTES_MAX)
         newest = records.check(batch, settings.compact, unpacked_max, earliest, latest, sparse)
         if newest != header.max_timestamp:

@@ -137,7 +137,7 @@ class Appender:
         while view or not parts:
             size = HEADER.unpack_from(view)[1] + PREFIX_BYTES if len(view) >= HEADER_BYTES else len(view)
             if size < HEADER_BYTES:
-                # Too short, or a length that would lead backwards: said by what checks one batch.
+                # Too short, or a length that would lead backwards: refused by what checks one batch.
                 size = len(view)
             parts.append((view[:size], self.check(view[:size], sparse=sparse, moved=moved)))
             view = view[size:]
@@ -233,7 +233,7 @@ class Appender:
             cache.memory_bytes += size
             partition.end = end
             if atomic or self._journal_end > partition.flushed:
-                # Nobody may see it before the journal has what it came with: that may fail.
+                # No reader may see it before the journal has what it came with: that may fail.
                 self._journal_end = end
                 log.committer.add_end(partition, end, done)
                 return new_appended(Appended, (base, stamped, False, False))
@@ -377,7 +377,7 @@ class Appender:
             return True
         if self.partition.offline is None:
             return False
-        # Nobody reads it, and journal or spool have it for the next start. All of it goes, so that nothing is stored
+        # It is not read, and journal or spool have it for the next start. All of it goes, so that nothing is stored
         # behind a gap.
         cache.clear()
         return True

@@ -158,6 +158,6 @@ class BatchCache:
             self._released += 1
 
     def clear(self) -> None:
-        """Free what is held in memory: the topic is gone, or nobody will read it in this life."""
+        """Free what is held in memory: the topic is gone, or it will not be read in this life."""
         self.batches.clear()
         self.pending_bytes = self.memory_bytes = 0

@@ -36,7 +36,7 @@ class Cleaner:
         self._log = log
         # Partitions whose segments are being rewritten now.
         self.busy: set[NativePartition] = set()
-        # Partitions with a segment that could not be read: left alone until the next start, and said so.
+        # Partitions with a segment that could not be read: left alone until the next start, and logged.
         self._quarantined: set[NativePartition] = set()
         self.runs = 0
         self.bytes_freed = 0

@@ -5,7 +5,7 @@ starts two turns of the loop after the last one's acknowledgements, so that the 
 requests in. A group is one journal frame, and before it the syncs of those segments that took large batches directly.
 
 When a flush fails, its group and the one gathering behind it fail together, since their offsets build on each other:
-every partition in them goes back to what is flushed, and nobody has read further than that.
+every partition in them goes back to what is flushed, and no reader has got further than that.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Committer:
         self._synced = 0
         self._scheduled = False
         self._idle: list[asyncio.Future[None]] = []
-        # Points reached by direct syncs, told to recovery with the next frame that goes anyway.
+        # Points reached by direct syncs: the next frame that goes anyway has them for recovery.
         self._notes: dict[Committed, int] = {}
         # A frame whose flush failed may be there, and is the newest: recovery would believe it.
         self._doubtful = False
@@ -208,7 +208,7 @@ class Committer:
             try:
                 job()
             except OSError:
-                # Its folder went while it was synced: nobody else shall fail for that.
+                # Its folder went while it was synced: no other partition fails for that.
                 if not partition.deleted:
                     raise
             self._synced += 1

@@ -40,11 +40,9 @@ from headrace.log.names import segment_path
 from headrace.log.producers import ProducerStates
 from headrace.log.scan import RELATIVE_MAX
 from headrace.log.segment import Segment
-from headrace.log.swap import CLEANED, Group, commit, discard, finish_swaps, install, read_checkpoint, settle
+from headrace.log.swap import CLEANED, Group, discard
 from headrace.log.txnindex import AbortedEntry
 from headrace.runtime.disk import Disk
-
-__all__ = ["CleanPlan", "Cleaned", "clean", "finish_swaps", "plan", "read_checkpoint", "swap"]
 
 READ_BYTES = 1 << 20
 WRITE_BYTES = 1 << 20
@@ -177,13 +175,6 @@ def clean(disk: Disk, folder: str, plan: CleanPlan) -> Cleaned:
     finally:
         files.close()
     return Cleaned(tuple(groups), run.clean_up_to, run.bytes_before, run.bytes_after)
-
-
-def swap(disk: Disk, folder: str, cleaned: Cleaned) -> None:
-    """Put the new segments in place: all three steps at once, for callers that no reader watches. Blocks."""
-    commit(disk, folder, cleaned.groups)
-    install(disk, folder, cleaned.groups)
-    settle(disk, folder, cleaned.clean_up_to)
 
 
 class BrokenSource(CorruptLog):

@@ -1,13 +1,13 @@
 """The descriptors of segments, a bounded number of them at once.
 
-Tens of thousands of partitions share some thousand descriptors: whoever needs a file asks here every time and never
-keeps it, so any of them can be closed at any moment. Whoever must keep one (a reply being sent, a sync in another
+Tens of thousands of partitions share some thousand descriptors: each user of a file asks here every time and never
+keeps it, so any of them can be closed at any moment. A user that must keep one (a reply being sent, a sync in another
 thread) pins it, and the descriptor outlives its place here.
 
 Producers go round their partitions. Where those are more than the descriptors, closing the least recently used file
 would close each one just before its turn. So a hand goes round the open files, a step with every file that needs room:
 a file that was not used since the hand last came by makes room; if it was, the file that was opened last does. So as
-many stay as there is room for, and those that nobody uses any more leave within two rounds.
+many stay as there is room for, and those out of use leave within two rounds.
 
 The files belong to the thread that made this object, the loop's. Work off the loop (loading, looking a place up) asks
 here too, and gets descriptors of its own: one that the loop closes under it could already mean another file. They are

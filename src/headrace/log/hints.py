@@ -3,7 +3,7 @@
 Both are hints (see `index.py`): a look-up begins where an entry says and ends with a short walk over batch headers; a
 walk that is too long, or starts at a batch that the index did not mean, has the index made anew.
 
-Whoever asks says how many bytes of the file are valid.
+The caller says how many bytes of the file are valid.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ MAGIC_BYTES = MAGIC.to_bytes(4, "big")
 
 # Files kept for reuse beyond the one being written.
 SPARE_FILES = 2
-# A file that nobody has prepared is filled with zeros up to this part of it, and used meanwhile. Another is prepared
+# A file that was not prepared is filled with zeros up to this part of it, and used meanwhile. Another is prepared
 # where there is traffic: this part of the current one has frames. But not so much that files are filled faster than it
 # pays to prepare them: the current one has been so at the last looks.
 HEAD = 1 / 16
@@ -152,7 +152,7 @@ class Journal:
         return spare.path
 
     def abandon(self) -> None:
-        """The last flush failed: its file is never written again, since nobody knows what the device made of it. One
+        """The last flush failed: its file is never written again, since what the device made of it is unknown. One
         that could not be made is none; the one before it is written on, where there is room in it."""
         if self._last is not None:
             self._last.sound = False
@@ -198,7 +198,7 @@ class Journal:
     def inherit(self, found: Found) -> None:
         """Keep the files of the life before until a checkpoint makes them superfluous; go on behind their frames."""
         for each in found.files:
-            # Never written again: nobody knows what the device made of the last frame.
+            # Never written again: what the device made of the last frame is unknown.
             self._full.append(_JournalFile(each.path, None, each.end, each.last, each.end, sound=False))
             self._next_file = max(self._next_file, int(each.path.removeprefix(f"{FOLDER}/").removesuffix(SUFFIX)) + 1)
         if found.frames:
@@ -441,7 +441,7 @@ def remove_files(disk: Disk) -> None:
 
 
 def set_aside(disk: Disk, epoch: int) -> str:
-    """Move all files of the journal to a folder of their own, for whoever looks into the damage; its name. Blocks."""
+    """Move all files of the journal to a folder of their own, for a look into the damage; its name. Blocks."""
     folder = f"{FOLDER}.kept-{epoch}"
     disk.mkdir(folder)
     for name in disk.listdir(FOLDER):

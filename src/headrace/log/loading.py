@@ -1,7 +1,7 @@
 """Opening a partition's folder: what is there, what of it counts, and what it says of producers and epochs.
 
 One idea decides everything: below the recovery point all was synced, so whatever does not fit there is damage, is
-said, and is left as it is; above it anything may be missing or torn, and the first batch that does not fit ends the
+reported, and is left as it is; above it anything may be missing or torn, and the first batch that does not fit ends the
 log. The functions here block and run off the loop.
 """
 
@@ -15,14 +15,14 @@ from itertools import pairwise
 from headrace.errors import PartitionOffline
 from headrace.format.batch import BatchHeader, crc_fits, header_at
 from headrace.format.markers import control_type
-from headrace.log import compaction
-from headrace.log.epochs import LeaderEpochs
+from headrace.log import swap
+from headrace.log.epochs import FILE_NAME, LeaderEpochs
 from headrace.log.files import OpenFiles
 from headrace.log.interface import TopicSettings
 from headrace.log.names import orphans, segment_bases, segment_path
 from headrace.log.producers import ProducerStates
 from headrace.log.segment import Segment
-from headrace.log.segments import EPOCHS_FILE, METADATA_FILE, Loaded, clear_away, metadata_of
+from headrace.log.segments import METADATA_FILE, Loaded, clear_away, metadata_of
 from headrace.runtime.disk import Disk, read_whole
 
 
@@ -51,11 +51,11 @@ def load(
         # It may be in the page cache only, and from here on it is relied on. Written again, because a sync of it may
         # have failed: the next one then means nothing.
         _write_again(disk, f"{folder}/{METADATA_FILE}", metadata_of(topic_id))
-    compaction.finish_swaps(disk, folder)
+    swap.finish_swaps(disk, folder)
     bases = segment_bases(disk, folder)
     found = Loaded(start=start, end=point, epochs_written=clean, folder_made=True)
     try:
-        found.epochs = LeaderEpochs.load(read_whole(disk, f"{folder}/{EPOCHS_FILE}") or b"")
+        found.epochs = LeaderEpochs.load(read_whole(disk, f"{folder}/{FILE_NAME}") or b"")
     except ValueError:
         pass  # torn by a power cut: the batches carry their epochs
     found.segments = [Segment.open(disk, files, folder, base, settings.index_interval_bytes) for base in bases]
@@ -79,7 +79,7 @@ def load(
     # Its file may be ahead of the batches, too.
     found.epochs.truncate_end(found.end)
     if not clean:
-        # Here, where no segment is missing that somebody may put back.
+        # Here, where no segment is missing that may be put back.
         for path in orphans(disk, folder):
             # A crash came between the removal of a segment and that of its indexes.
             disk.remove(path)
@@ -211,7 +211,7 @@ def rebuild_producers(disk: Disk, folder: str, found: Loaded, synced: int) -> No
             continue
         if states.first_unstable() is not None:
             # Only what was decided is compacted, and then the markers go. An old snapshot may know of neither.
-            states.end_before(compaction.read_checkpoint(disk, folder))
+            states.end_before(swap.read_checkpoint(disk, folder))
         snapshots.append((offset, states))
         if offset <= synced:
             break

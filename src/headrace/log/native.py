@@ -335,7 +335,7 @@ class NativeLog:
             appender = partition.appender
             if write.as_is:
                 parts = appender.check_as_is(write.batches)
-                # Whoever leads the partition has compared them with what their producers had sent before.
+                # The leader of the partition has compared them with what their producers had sent before.
                 repeated: list[int | None] = []
             else:
                 parts = appender.check_all(write.batches, sparse=write.sparse, moved=write.moved)

@@ -202,7 +202,7 @@ class ProducerStates:
 
     def first_unstable(self, upto: int | None = None) -> int | None:
         """The first offset of the oldest open transaction. One whose marker is not below `upto` counts as open:
-        nobody may see a decision that a power cut could take back."""
+        no reader may see a decision that a power cut could take back."""
         first = next(iter(self._open.values()), None)
         if upto is not None:
             for began, marker in reversed(self._ended):

@@ -49,7 +49,7 @@ class NoRoomForIndex(OSError):
 
 
 def leaves_doubt(error: BaseException) -> bool:
-    """Whether nobody knows what the device has, after a sync that raised this."""
+    """Whether it is unknown what the device has, after a sync that raised this."""
     return not isinstance(error, NoRoomForIndex) and not (isinstance(error, OSError) and error.errno in NO_DESCRIPTORS)
 
 
@@ -253,7 +253,7 @@ class Segment:
 
     def sync_job(self, *, gently: bool = False) -> Callable[[], None]:
         """What makes everything appended so far durable. Ask on the loop; the answer blocks and runs elsewhere.
-        `gently`: nobody waits for it, and it shall hold up nobody else who waits for the device."""
+        `gently`: no append waits for it, and it holds up no other that waits for the device."""
         writes = self._hints.pending(self.size)
         write_txns = self._txns.pending()
         file = self._files.get(self._path)
@@ -281,14 +281,14 @@ class Segment:
                     except OSError as error:
                         if error.errno not in NO_SPACE:
                             raise
-                        # The batches need no room any more, and somebody may read them.
+                        # The batches need no room any more, and may be read.
                         no_room = NoRoomForIndex(error.errno, error.strerror, self._path)
                 if gently:
                     file.write_back(self._synced_bytes, end)
                 file.sync()
                 self._synced_bytes = end
                 if names:
-                    # One that another job makes meanwhile has its name from nobody yet.
+                    # One that another job makes meanwhile has no durable name yet.
                     named = self._txns.exists
                     self._disk.sync_dir(self._folder)
                     self._disk.sync_dir(self._folder.rpartition("/")[0])
@@ -300,8 +300,8 @@ class Segment:
             finally:
                 file.unpin()
                 if self._deleted and not self._disk.exists(self._path):
-                    # The indexes were written behind the back of whoever removed them. Only they go: another segment
-                    # of that name may have begun since somebody looked.
+                    # The indexes were written after they were removed. Only they go: another segment
+                    # of that name may have begun since.
                     self._remove_files(INDEX_SUFFIXES)
             if no_room is not None:
                 raise no_room

@@ -29,7 +29,6 @@ from headrace.log.segment import NoRoomForIndex, Segment, leaves_doubt
 from headrace.log.tail import TailBatch
 from headrace.runtime.disk import Buffer, Disk
 
-EPOCHS_FILE = "leader-epoch-checkpoint"
 METADATA_FILE = "partition.metadata"
 SNAPSHOTS_KEPT = 2
 # One look at the end of a range so long speaks for all of it: pages come by read-ahead and go by age, in long runs.
@@ -273,7 +272,7 @@ class Segments:
         return end
 
     def sync_jobs(self, *, gently: bool = False) -> list[Callable[[], None]]:
-        """Blocking jobs that make everything stored so far durable. Whoever asks gets all that nobody has finished:
+        """Blocking jobs that make everything stored so far durable. The caller gets all that is not finished:
         another one's jobs may still be on their way. Say `synced` when they are done. `gently`: see `sync_job`."""
         jobs = [segment.sync_job(gently=gently) for segment in self._unsynced]
         if jobs and not self._metadata_synced:
@@ -423,7 +422,7 @@ class Segments:
         try:
             place = segment.place(offset)
         except FileNotFoundError:
-            return  # dropped meanwhile: the next read says so
+            return  # dropped meanwhile: the next read reports it
         except CorruptLog:
             if not segment.closed:
                 raise

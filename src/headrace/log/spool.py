@@ -67,7 +67,7 @@ class Spool:
         # The one that is written, and the one that was.
         self._files: list[_SpoolFile] = []
         self._want = want
-        # Whether somebody was asked to have the files made: once in a life.
+        # Whether the files were asked for: once, unless they are given up for a truncation.
         self._wanted = False
 
     def make(self) -> list[File]:
@@ -141,7 +141,7 @@ class Spool:
         try:
             current.file.write_one(current.filled, header + payload)
         except OSError:
-            # A frame of which nobody knows whether it is there may turn out not to be true.
+            # A frame that may be there or not may turn out not to be true.
             self._give_up(current)
             return False
         current.filled += FRAME.size + length
@@ -177,7 +177,7 @@ class Spool:
         try:
             current.file.truncate(current.filled)
         except OSError:
-            pass  # the device fails: what is stored in segments will say so
+            pass  # the device fails: writes to segments will report it
         self.close()
 
     def close(self) -> None:

@@ -10,9 +10,10 @@ from __future__ import annotations
 from functools import partial
 
 from headrace.format.batch import BatchHeader
+from headrace.log.epochs import FILE_NAME
 from headrace.log.interface import AbortedTransaction
 from headrace.log.loading import learn, stable_after
-from headrace.log.segments import EPOCHS_FILE, Loaded, Segments
+from headrace.log.segments import Loaded, Segments
 from headrace.runtime.disk import NO_SPACE
 
 
@@ -86,7 +87,7 @@ class PartitionState:
                 segments.write_snapshot(end, self.producers.dump())
                 self._snapshot_at = end
             if not self._epochs_written:
-                segments.write_small(EPOCHS_FILE, self.epochs.dump())
+                segments.write_small(FILE_NAME, self.epochs.dump())
                 self._epochs_written = True
         except OSError as error:
             # Both can be read from the log again: a full disk need not stop what this is written for.

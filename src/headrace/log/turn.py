@@ -81,7 +81,7 @@ class Turn:
                 self._dones.append(each)
 
     def finish(self) -> None:
-        """Write what has gathered, and say so."""
+        """Write what has gathered, and answer it."""
         ends, self._ends = self._ends, {}
         dones, self._dones = self._dones, []
         void, self._void = self._void, []

@@ -197,7 +197,7 @@ class Upkeep:
                         whole = False
                 del dirty[partition]
         finally:
-            # Whoever was not reached is, before the journal lets go of what it has.
+            # Those not reached are, before the journal lets go of what it has.
             log.dirty.update(dirty)
         if final:
             whole = self._write_final_states() and whole and not offline
@@ -237,14 +237,14 @@ class Upkeep:
         return size
 
     async def recover_rest(self) -> None:
-        """Recover the partitions that nobody has touched since an unclean start: a clean stop says that every partition
+        """Recover the partitions that were not touched since an unclean start: a clean stop says that every partition
         ends at its recovery point, and theirs is from before the crash."""
         for topic in list(self._log.topics.values()):
             for partition in self._log.partitions_of(topic):
                 try:
                     await partition.load()
                 except PartitionOffline:
-                    continue  # said so already; the stop will not be a clean one
+                    continue  # logged already; the stop will not be a clean one
 
     async def sync(self, partition: NativePartition, *, final: bool = False) -> bool:
         """Store what a partition has in memory, and raise its recovery point; False if the disk does not take it."""
@@ -331,7 +331,7 @@ class Upkeep:
             return False
 
     def watch_full_disk(self) -> None:
-        """Try again until the disk takes what waits, or somebody else may own it."""
+        """Try again until the disk takes what waits, or another process may own it."""
         if self._stopping.is_set():
             return
         self._full_watch = asyncio.get_running_loop().call_later(FULL_DISK_RETRY_S, self._try_full_disk)
@@ -364,7 +364,7 @@ class Upkeep:
                 try:
                     await partition.load()
                 except PartitionOffline:
-                    continue  # said so already, or it passes; others have something to give up all the same
+                    continue  # logged already, or it passes; others have something to give up all the same
                 if not partition.writable:
                     continue
                 partition.expire_producers(now, log.config.producer_id_expiration_ms)
@@ -387,7 +387,7 @@ class Upkeep:
 
     async def _expire(self, partition: NativePartition, now: int) -> None:
         """Move the start past what retention gives up. The start is durable before a file goes: a power cut may undo
-        any of the removals, and without it nobody could tell what is left over from what is missing."""
+        any of the removals, and without it no start could tell what is left over from what is missing."""
         segments = partition.segments
         active_bytes = segments.active.size if segments.active is not None else 0
         gone = retention.expired(

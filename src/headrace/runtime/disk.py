@@ -109,7 +109,7 @@ class File(Protocol):
         ...
 
     def pin(self) -> None:
-        """Keep the descriptor open until `unpin`, even past `close`: somebody is sending from it."""
+        """Keep the descriptor open until `unpin`, even past `close`: a reply is being sent from it."""
         ...
 
     def unpin(self) -> None: ...
@@ -331,7 +331,7 @@ class SystemDisk:
         self.root = os.path.abspath(root)
         os.makedirs(self.root, FOLDER_MODE, exist_ok=True)
         mode = os.stat(self.root).st_mode
-        # A directory that a group may read, and nobody else, was opened to it on purpose: so is what comes into it.
+        # A directory that a group may read, and no others, was opened to it on purpose: so is what comes into it.
         group = 0 if mode & OTHERS else mode & GROUP_READS
         self._folder_mode = FOLDER_MODE | group
         self._file_mode = FILE_MODE | (group & ~0o111)
@@ -401,7 +401,7 @@ class SystemDisk:
         if os.stat(path, follow_symlinks=False).st_size < LARGE_BYTES:
             os.unlink(path)
             return
-        # While somebody has it open, the name goes and the room stays.
+        # While a process has it open, the name goes and the room stays.
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             os.unlink(path)

@@ -2,7 +2,7 @@
 
 A sync of hundreds of megabytes, or the removal of a file of that size, keeps the device and the file system's own
 journal busy for tenths of a second, and every small sync beside it waits for as long. Done in pieces, with a wait for
-each, it lets the small ones in between (`docs/log.md` has figures). Nobody may be waiting for it to end, because it
+each, it lets the small ones in between (`docs/log.md` has figures). Nothing may be waiting for it to end, because it
 takes longer altogether.
 """
 
@@ -25,7 +25,7 @@ FREE_PAUSE_S = 0.01
 FREE_PAUSE_TIMES = 3
 # Files that may wait for it: each holds a descriptor.
 WAITING_MAX = 64
-# How often to look again whether somebody still reads a file that was removed, and for how long.
+# How often to look again whether a process still reads a file that was removed, and for how long.
 READ_PAUSE_S = 0.5
 READ_LOOKS = 120
 # Of sync_file_range(2): wait for what is on its way, start the rest, wait for that.
@@ -55,7 +55,7 @@ def _system_call(name: str, *arguments: str) -> Callable[..., int] | None:
 
 def write_back(fd: int, start: int, end: int) -> None:
     """Let the device have what is dirty in a range of a file, and wait for it. It is not durable before a sync, but
-    there is little left for that to do. Raises what a sync would: an error that was told here is not told again."""
+    there is little left for that to do. Raises what a sync would: an error that is raised here is not raised again."""
     call = _system_call("sync_file_range", "c_int", "c_int64", "c_int64", "c_uint")
     if call is None:
         return
@@ -114,7 +114,7 @@ class Reclaimer:
 
 
 def _only_descriptor(fd: int) -> bool:
-    """Whether nobody else has the file open, waiting for readers to come to their end."""
+    """Whether no other process has the file open, waiting for readers to come to their end."""
     for _ in range(READ_LOOKS):
         try:
             # Granted only to the one who alone has the file open, in this process or any other.

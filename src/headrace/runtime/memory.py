@@ -19,7 +19,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
 def return_large_buffers() -> None:
     """Hold the allocator of this process to it. Where that is not glibc's, nothing happens."""
-    # Imported here: a command that serves nobody never pays for it.
+    # Imported here: a command that serves no clients never pays for it.
     import ctypes
 
     try:

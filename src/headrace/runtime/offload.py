@@ -137,7 +137,7 @@ class ThreadLane:
             try:
                 done(error)
             except Exception as raised:
-                # Whoever waits behind it has no wake-up of its own any more.
+                # What waits behind it has no wake-up of its own any more.
                 self._loop.call_exception_handler(
                     {"message": "one who was told of a lane's work has raised", "exception": raised}
                 )
@@ -153,7 +153,7 @@ class ThreadLane:
         os.close(self._wake_thread)
         os.close(self._wake_loop)
         self._wake_thread = -1
-        # It knows these descriptors by their numbers, which will soon be somebody else's.
+        # It knows these descriptors by their numbers, which will soon be another file's.
         self._writer = None
 
 

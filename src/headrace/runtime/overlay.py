@@ -133,7 +133,7 @@ class OverlayFile(SystemFile):
 
 
 class OverlayDisk:
-    """A data directory of the operating system, with changes that nobody else sees."""
+    """A data directory of the operating system, with changes that no other process sees."""
 
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
@@ -145,7 +145,7 @@ class OverlayDisk:
         self._gone: set[str] = set()
 
     def lock(self) -> None:
-        """Keep brokers away while somebody reads; readers do not mind each other."""
+        """Keep brokers away while a process reads; readers do not mind each other."""
         try:
             fd = os.open(f"{self.root}/.lock", os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -202,7 +202,7 @@ class OverlayDisk:
         self._folders.add(path)
 
     def rename(self, old: str, new: str) -> None:
-        # Files alone: folders move when a topic is deleted, and nobody deletes topics here.
+        # Files alone: folders move when a topic is deleted, and no topic is deleted here.
         self.open(old).close()
         self._files[new] = self._files.pop(old)
         self._gone.add(old)

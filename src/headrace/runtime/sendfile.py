@@ -1,7 +1,8 @@
 """Bytes from a file to a socket without passing through Python.
 
-A transport owns its socket, and event loops let nobody else watch that descriptor. So the sender holds a duplicate: the
-same connection under another number, on which it may send and wait for room while the transport's own buffer is empty.
+A transport owns its socket, and event loops let no other code watch that descriptor. So the sender holds a duplicate:
+the same connection under another number, on which it may send and wait for room while the transport's own buffer is
+empty.
 """
 
 from __future__ import annotations

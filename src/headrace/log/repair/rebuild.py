@@ -33,7 +33,7 @@ from headrace.log.scan import SCAN_BYTES, walk
 from headrace.log.segments import METADATA_FILE
 from headrace.runtime.disk import Disk, read_whole
 
-# What counters go on from, beyond all that was seen of them: nobody knows how far they had come.
+# What counters go on from, beyond all that was seen of them: how far they had come is unknown.
 COUNTER_STEP = 1_000_000
 
 # The configuration of a topic of which none is known.
@@ -171,18 +171,18 @@ def _count_in_journal(ids: dict[str, tuple[UUID, int]], newest: _Newest, known: 
             ids[f"unnamed.{topic_id.hex}"] = (topic_id, count)
 
 
-def _first_frame(disk: Disk, said: int) -> int:
+def _first_frame(disk: Disk, recorded: int) -> int:
     """The first frame of the journal that matters: the one that the head names, or an earlier one from which on all are
     there. What is superfluous is passed over by its offsets."""
     frames = read_frames(disk, 1).frames
     if not frames:
-        return said
+        return recorded
     first = frames[-1]
     for frame in reversed(frames[:-1]):
         if frame.sequence != first.previous:
             break
         first = frame
-    return min(said, first.sequence)
+    return min(recorded, first.sequence)
 
 
 def _read_journal(disk: Disk, since: int, newest: _Newest) -> tuple[dict[UUID, TopicRecord], dict[str, int]]:

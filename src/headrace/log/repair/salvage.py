@@ -48,7 +48,7 @@ class _Broken:
 
     problem: str
     ended: set[int] | None = field(default_factory=set)
-    """The producers whose markers were in it; None: nobody knows."""
+    """The producers whose markers were in it; None: unknown."""
 
 
 class Salvager:
@@ -324,7 +324,7 @@ def _resume(
     hints: Sequence[tuple[int, int]],
     broken: _Broken,
 ) -> int | None:
-    """Where the next batch stands behind a broken one; None: nobody knows."""
+    """Where the next batch stands behind a broken one; None: unknown."""
     header = _header(file, position)
     if header is not None and _plausible(header, position, size, segment.end, following):
         behind = position + header.size

@@ -1,8 +1,8 @@
 """What became of the transactions of a damaged partition.
 
 The decision over a transaction that may have ended in a gap is lost with it: unless an index of aborted transactions or
-a producer snapshot beside the segments has it, a marker in the gap aborts it, and that is said. Without one, readers of
-committed records would go on dropping what its producer wrote later.
+a producer snapshot beside the segments has it, a marker in the gap aborts it, and that is reported. Without one,
+readers of committed records would go on dropping what its producer wrote later.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Transactions:
 
     def abort(self, segment: Found, first: int, upto: int, ended: set[int] | None) -> dict[int, tuple[int, int]]:
         """End what ended in a gap of a segment, or may have: offsets of the gap, and the producers (id and epoch) whose
-        transactions are aborted there. `ended` has those whose markers were in it; None: nobody knows."""
+        transactions are aborted there. `ended` has those whose markers were in it; None: unknown."""
         placed: dict[int, tuple[int, int]] = {}
         undecided: list[int] = []
         for producer_id, begun in list(self._open.items()):

@@ -1,4 +1,4 @@
-"""Disks that are not quite as they are, for whoever looks at a damaged directory and changes nothing.
+"""Disks that are not quite as they are, for looking at a damaged directory without changing it.
 
 Both have of a `Disk` what reading needs: the names in a folder, and files.
 """
