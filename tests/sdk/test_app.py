@@ -399,7 +399,7 @@ def test_what_cannot_be_declared() -> None:
         shop.subscribe("orders", scenario="chaos")
     with pytest.raises(TypeError, match="no speed"):
         shop.subscribe("orders", speed=3)
-    with pytest.raises(ValueError, match="workers=0"):
+    with pytest.raises(ValueError, match=r"workers must be 1 or more \(got 0\)"):
         shop.subscribe("orders", workers=0)
     with pytest.raises(ValueError, match="needs a name"):
         App("")

@@ -146,7 +146,7 @@ async def test_what_a_queue_is_to_keep_is_set(headrace_broker: headrace.Broker) 
 
     async with shop:
         assert (await asyncio.to_thread(ask))["settings"]["deliveries"] == 0.25
-    with pytest.raises(ValueError, match="traced=2"):
+    with pytest.raises(ValueError, match=r"traced must be .* \(got 2\)"):
         shop.subscribe("orders", traced=2)
 
 
