@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 
@@ -113,6 +114,39 @@ def test_a_start_on_a_full_disk_serves_readers_and_takes_writes_once_there_is_ro
     live(world, serve, kill=False)
     live(world, recover)
     live(world, compare, kill=False)
+    live(world, compare)
+
+
+def test_what_was_truncated_on_a_full_disk_does_not_come_back_from_the_spool_of_the_life_before() -> None:
+    world = World(1)
+    ends: list[int] = []
+
+    async def write(log: NativeLog) -> None:
+        topic = await log.create("t", 3, {}, TopicSettings(durability=Durability.ASYNC))
+        for number in range(60):
+            await append_to_all(list(topic.partitions), b"%04d" % number * 50)
+            if not number:
+                # The spool is made in the background.
+                await asyncio.sleep(1)
+
+    async def truncate(log: NativeLog) -> None:
+        # For a file of the journal, but not for a checkpoint.
+        fill(world, 200_000)
+        assert log.full
+        for partition in map(log.local, log.topics["t"].partitions):
+            with suppress(StorageFailed):
+                await partition.truncate(3)
+            ends.append(partition.end)
+
+    async def compare(log: NativeLog) -> None:
+        for partition, end in zip(log.topics["t"].partitions, ends, strict=True):
+            assert len(await values(partition)) == end
+
+    live(world, write)
+    tight(world)
+    fill(world)
+    live(world, truncate)
+    world.storage.capacity = None
     live(world, compare)
 
 

@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.log import batches
-from tests.log.test_native import append, batch, contents, live, opened, start_and_crash
+from tests.log.test_native import (
+    SMALL,
+    LateDisk,
+    append,
+    append_keys,
+    batch,
+    compactable,
+    contents,
+    crash,
+    live,
+    opened,
+    start_and_crash,
+    watched,
+)
 
 from headrace import errors
-from headrace.format.batch import batches_in, header_at
+from headrace.format.batch import CONTROL, TRANSACTIONAL, batches_in, header_at
+from headrace.log import compaction
+from headrace.log.frames import Kind
 from headrace.log.interface import Appended, Durability, Partition, TopicSettings, Write
 from headrace.log.native import NativeLog
 
@@ -173,7 +192,8 @@ async def test_nothing_is_appended_while_a_log_is_truncated(tmp_path: Path) -> N
         for _ in range(3):
             await append(partition, batch())
         truncating = asyncio.ensure_future(partition.truncate(1))
-        await asyncio.sleep(0)
+        while partition.writable:
+            await asyncio.sleep(0)
         with pytest.raises(errors.AppendOffline, match="t-0 is being truncated"):
             partition.append(batch())
         with pytest.raises(errors.PartitionOffline, match="t-0 is being truncated"):
@@ -209,3 +229,229 @@ async def test_the_spool_does_not_bring_back_what_was_cut(tmp_path: Path) -> Non
         first, second = map(contents, log.topics["t"].partitions)
         assert first == [*((n, b"%d" % n) for n in range(3)), (3, b"another")]
         assert second == [(n, b"%d" % n) for n in range(20)]
+
+
+def failing(where: str, number: int = errno.EIO) -> Callable[[str], OSError | None]:
+    """What a disk says to writes to files of such names."""
+    return lambda path: OSError(number, "bad sector", path) if where in path else None
+
+
+QUIET = replace(SMALL, checkpoint_ms=3_600_000)
+ON_DISK = pytest.mark.parametrize("durability", [Durability.SYNC, Durability.ASYNC])
+
+
+@ON_DISK
+@pytest.mark.parametrize("kind", [Kind.TRUNCATE, Kind.POINT])
+async def test_a_truncation_that_is_cancelled_is_completed(
+    tmp_path: Path, durability: Durability, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is appended next must build on the end that a start finds."""
+    log = NativeLog(watched(tmp_path)[0], QUIET)
+    await log.start()
+    partition = log.local((await log.create("t", 1, {}, TopicSettings(durability=durability))).partitions[0])
+    for number in range(5):
+        await append(partition, batch(b"%d" % number))
+    note = log.committer.add_note
+
+    def cancel(noted: Kind, *fields: Any) -> asyncio.Future[None]:
+        if noted is kind:
+            asyncio.get_running_loop().call_soon(truncating.cancel)
+        return note(noted, *fields)
+
+    monkeypatch.setattr(log.committer, "add_note", cancel)
+    truncating = asyncio.ensure_future(partition.truncate(2))
+    with pytest.raises(asyncio.CancelledError):
+        await truncating
+    assert partition.end == 2
+    await append(partition, batch(b"next"))
+    expected = contents(partition)
+    await crash(log)
+    async with opened(tmp_path) as log:
+        found = log.topics["t"].partitions[0]
+        await found.load()
+        assert contents(found) == expected
+
+
+@ON_DISK
+async def test_nothing_is_appended_behind_a_truncation_of_which_no_start_would_know_that_it_is_complete(
+    tmp_path: Path, durability: Durability, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime, disk = watched(tmp_path)
+    log = NativeLog(runtime, QUIET)
+    await log.start()
+    partition = log.local((await log.create("t", 1, {}, TopicSettings(durability=durability))).partitions[0])
+    for number in range(5):
+        await append(partition, batch(b"%d" % number))
+    synced = log.upkeep.sync
+
+    async def fail_from_now_on(each: Any) -> bool:
+        disk.fail_write = failing("journal")
+        return await synced(each)
+
+    monkeypatch.setattr(log.upkeep, "sync", fail_from_now_on)
+    with pytest.raises(errors.StorageFailed):
+        await partition.truncate(2)
+    disk.fail_write = lambda path: None
+    with pytest.raises(errors.AppendOffline):
+        await append(partition, batch(bytes(5_000)))
+    await crash(log)
+    async with opened(tmp_path) as log:
+        found = log.topics["t"].partitions[0]
+        await found.load()
+        assert contents(found) == [(0, b"0"), (1, b"1")]
+
+
+@ON_DISK
+async def test_a_truncation_that_the_journal_is_said_not_to_have_takes_nothing_that_comes_later(
+    tmp_path: Path, durability: Durability
+) -> None:
+    runtime, disk = watched(tmp_path, LateDisk)
+    log = NativeLog(runtime, QUIET)
+    await log.start()
+    partition = log.local((await log.create("t", 1, {}, TopicSettings(durability=durability))).partitions[0])
+    await partition.raise_epoch(1)
+    for number in range(5):
+        await append(partition, batch(b"%d" % number))
+    barrier = log.committer.barrier
+
+    async def fail_from_now_on() -> None:
+        await barrier()
+        disk.fail_write = failing("journal")
+
+    log.committer.barrier = fail_from_now_on  # type: ignore[assignment, method-assign]
+    with pytest.raises(errors.StorageFailed):
+        await partition.truncate(2)
+    disk.fail_write = lambda path: None
+    await append(partition, batch(b"next"))
+    expected = contents(partition)
+    assert len(expected) == 6
+    await crash(log)
+    async with opened(tmp_path) as log:
+        found = log.topics["t"].partitions[0]
+        await found.load()
+        assert contents(found) == expected
+
+
+async def test_a_spool_that_was_given_up_does_not_bring_back_what_was_cut(tmp_path: Path) -> None:
+    runtime, disk = watched(tmp_path)
+    log = NativeLog(runtime, replace(QUIET, tail_bytes=1 << 26))
+    await log.start()
+    topic = await log.create("t", 2, {}, TopicSettings(durability=Durability.ASYNC))
+    for number in range(20):
+        if number == 19:
+            assert log.spool.is_used
+            disk.fail_write = failing(".spool")
+        for partition in topic.partitions:
+            partition.append(batch(b"%d" % number))
+        await asyncio.sleep(0.01)
+    cut = log.local(topic.partitions[0])
+    assert await cut.truncate(3) == 3
+    await crash(log)
+    async with opened(tmp_path) as log:
+        for partition in log.topics["t"].partitions:
+            await partition.load()
+        first, second = map(contents, log.topics["t"].partitions)
+        assert first == [(n, b"%d" % n) for n in range(3)]
+        assert second == [(n, b"%d" % n) for n in range(20)]
+
+
+@ON_DISK
+@pytest.mark.parametrize("size", [10, 20_000])
+async def test_a_batch_that_the_disk_refused_leaves_no_epoch_behind(
+    tmp_path: Path, durability: Durability, size: int
+) -> None:
+    """Another leader's log may go on in an epoch before that."""
+    runtime, disk = watched(tmp_path)
+    async with opened(tmp_path, QUIET, runtime) as log:
+        partition = log.local((await log.create("t", 1, {}, TopicSettings(durability=durability))).partitions[0])
+        await replicate(log, partition, batches.batch(0, leader_epoch=1))
+        disk.fail_write = failing("", errno.ENOSPC)
+        done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        write = Write(partition, bytearray(batches.batch(1, size=size, leader_epoch=3)), as_is=True)
+        try:
+            log.append([write], done.set_result)
+        except errors.StorageFailed as error:
+            done.set_result(error)
+        assert isinstance(await done, errors.StorageFailed)
+        disk.fail_write = lambda path: None
+        while log.full:
+            await asyncio.sleep(0.1)
+        await replicate(log, partition, batches.batch(1, leader_epoch=2))
+        assert partition.state.epochs.entries == [(1, 0), (2, 1)]
+
+
+async def test_a_marker_that_cannot_be_read_is_refused_before_anything_has_changed(tmp_path: Path) -> None:
+    async with opened(tmp_path) as log:
+        first, other = (await log.create("t", 2, {}, TopicSettings())).partitions
+        broken = batches.batch(1, [(b"", b"")], producer=1, producer_epoch=0, attributes=CONTROL | TRANSACTIONAL)
+        await replicate(log, first, batches.batch(0))
+        writes = [Write(other, bytearray(batches.batch(0)), as_is=True), Write(first, bytearray(broken), as_is=True)]
+        for each in (writes, writes[1:]):
+            with pytest.raises(errors.InvalidRecords):
+                log.append(each)
+        assert (first.end, other.end) == (1, 0), "nothing has changed"
+        await replicate(log, first, batches.batch(1))
+        assert len(read(first)) == 2
+
+
+async def test_committed_readers_are_woken_once_it_is_known_again_what_is_committed(tmp_path: Path) -> None:
+    async with opened(tmp_path) as log:
+        partition = log.local((await log.create("t", 1, {}, TopicSettings())).partitions[0])
+        for _ in range(3):
+            await append(partition, batch())
+        seen: list[int] = []
+
+        def look() -> None:
+            seen.append(partition.last_stable)
+            partition.wait(look)
+
+        partition.wait(look)
+        await partition.truncate(2)
+        assert seen[-1] == 2
+
+
+async def test_a_compaction_that_could_not_be_settled_takes_nothing_that_comes_behind_a_cut(tmp_path: Path) -> None:
+    """Its list has the names of segments that are gone, and others get them again."""
+    runtime, disk = watched(tmp_path)
+    log = NativeLog(runtime, replace(QUIET, tail_bytes=1_000))
+    await log.start()
+    partition = await compactable(log)
+    # Segments that have become small become one.
+    await log.upkeep.cleaner.run()
+    await append_keys(log, partition)
+    bases = [segment.base for segment in partition.segments.all]
+    disk.fail_write = failing("cleaner-offset", errno.ENOSPC)
+    await log.upkeep.cleaner.run()
+    assert (tmp_path / "t-0" / "compaction-swap").exists()
+    disk.fail_write = lambda path: None
+    again = next(base for base in bases if base not in [segment.base for segment in partition.segments.all])
+    await partition.truncate(again)
+    while partition.end < again:
+        await append(partition, batch(b"filled up"))
+    assert partition.close_active()
+    await append(partition, batch(b"next"))
+    await log.upkeep.checkpoint()
+    expected = contents(partition)
+    assert expected[-1] == (again, b"next")
+    await crash(log)
+    async with opened(tmp_path) as log:
+        found = log.topics["t"].partitions[0]
+        await found.load()
+        assert contents(found) == expected
+
+
+async def test_a_truncation_beside_a_compaction_puts_nothing_in_quarantine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime, _ = watched(tmp_path)
+    async with opened(tmp_path, replace(QUIET, tail_bytes=1_000), runtime) as log:
+        partition = await compactable(log)
+
+        async def read_what_is_cut(*_: object) -> compaction.Cleaned:
+            await partition.truncate(1)
+            return compaction.Cleaned(broken=(0, "it ends early"))
+
+        monkeypatch.setattr(runtime.offload, "work", read_what_is_cut)
+        await log.upkeep.cleaner.run()
+        assert partition.truncations == 1
+        assert not log.upkeep.cleaner.quarantined

@@ -27,6 +27,7 @@ from headrace.format.batch import (
     TRANSACTIONAL,
     BatchHeader,
 )
+from headrace.format.markers import control_type
 from headrace.log.header_check import plain
 from headrace.log.interface import Topic, TopicSettings
 
@@ -101,8 +102,8 @@ def admit(
 
 
 def split(batches: bytearray | memoryview) -> list[tuple[memoryview, BatchHeader]]:
-    """Batches one behind the other, that come as they are: each, and its header. Raises CorruptBatch or
-    UnsupportedBatch."""
+    """Batches one behind the other, that come as they are: each, and its header. Raises CorruptBatch,
+    UnsupportedBatch, or InvalidRecords of a marker."""
     view = memoryview(batches)
     parts: list[tuple[memoryview, BatchHeader]] = []
     while view or not parts:
@@ -112,6 +113,8 @@ def split(batches: bytearray | memoryview) -> list[tuple[memoryview, BatchHeader
         _check_crc(batch, header)
         if header.last_offset_delta < 0:
             raise CorruptBatch(f"the batch has a last offset delta of {header.last_offset_delta}")
+        if header.is_control and header.producer_id >= 0:
+            control_type(batch)
         parts.append((batch, header))
         view = view[header.size :]
     return parts

@@ -303,15 +303,20 @@ class Appender:
         """Into the segment at once, behind what still waits in memory."""
         partition = self.partition
         if self._cache.pending_bytes and not self.write_back():
-            raise StorageFailed("the disk is full: writes resume once there is room")
+            raise self._refused("the disk is full: writes resume once there is room")
         try:
             self._segments.store_one(base, last, batch, newest, self._topic.settings, now, self._cache.rolled)
         except OSError as error:
             self._on_write_failed(error)
-            raise StorageFailed(f"{partition.folder} could not be written: {error}") from error
+            raise self._refused(f"{partition.folder} could not be written: {error}") from error
         partition.end = last + 1
         if header is not None:
             self._state.learn(header, base, batch, partition.high_watermark, self._segments)
+
+    def _refused(self, reason: str) -> StorageFailed:
+        """Why a batch does not come after all: nothing was written in the epoch that it would have begun."""
+        self._state.end_epochs(self.partition.end)
+        return StorageFailed(reason)
 
     # --- the end of a turn ---
 
@@ -387,15 +392,20 @@ class Appender:
         batches that a power cut can take."""
         if self._loose:
             if not self.write_back():
-                raise StorageFailed("the disk is full: writes resume once there is room")
+                raise self._refused("the disk is full: writes resume once there is room")
             try:
                 jobs = self._segments.sync_jobs()
             except OSError as error:
                 self._on_write_failed(error)
-                raise StorageFailed(f"{self.partition.folder} could not be synced: {error}") from error
+                raise self._refused(f"{self.partition.folder} could not be synced: {error}") from error
             self._loose = False
             end = self._journal_end = self.partition.end
             self._log.committer.add_sync(self.partition, end, jobs, None)
+
+    def wait_for_journal(self) -> None:
+        """The journal may have an entry whose flush failed: only another frame says that it is void, so the next batch
+        goes there."""
+        self._journal_end = max(self._journal_end, self.partition.end + 1)
 
     def loosen(self) -> None:
         """A flush failed; a sync that `tighten` had asked for may be what did."""

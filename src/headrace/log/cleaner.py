@@ -102,8 +102,11 @@ class Cleaner:
         try:
             if disk.exists(f"{folder}/{swap.LIST_NAME}"):
                 # There was no room to settle the last run, whose list has names that this one gives to its own files.
-                await offload.run(swap.settle, disk, folder, partition.cleaned_up_to)
+                async with self._log.upkeep.reshaping:
+                    await offload.run(swap.settle, disk, folder, partition.cleaned_up_to)
             cleaned = await offload.work(compaction.clean, folder, plan)
+            if partition.truncations != truncations:
+                return
             if cleaned.broken is not None:
                 base, reason = cleaned.broken
                 self._quarantined.add(partition)

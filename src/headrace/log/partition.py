@@ -371,6 +371,11 @@ class NativePartition:
             self.segments.cut_back(end)
         self._wake()
 
+    def adopt_state(self, found: Loaded) -> None:
+        """Take what follows from the batches that were left."""
+        self.state.adopt(found)
+        self._wake()
+
     async def shrink(self, limit: int) -> int:
         return await log_start.shrink(self, limit)
 

@@ -66,6 +66,8 @@ class Spool:
         self._sequence = 0
         # The one that is written, and the one that was.
         self._files: list[_SpoolFile] = []
+        # Those that are not written any more: a start believes them until they are gone.
+        self._left: list[_SpoolFile] = []
         self._want = want
         # Whether the files were asked for: once, unless they are given up for a truncation.
         self._wanted = False
@@ -93,18 +95,20 @@ class Spool:
     def empty(self) -> bool:
         """Have all partitions store what is here, and use no file any more; False if the disk does not take it. Say
         `reuse` when the files are gone."""
-        if not all(self._settle(each, 0) for each in self._files):
+        if not all(self._settle(each, 0) for each in [*self._files, *self._left]):
             return False
         self.close()
         return True
 
     def reuse(self) -> None:
         """Files may be made again."""
+        self._left = []
         self._wanted = False
 
     @property
     def is_used(self) -> bool:
-        return bool(self._files)
+        """Whether a start may find something in a file."""
+        return bool(self._files or self._left)
 
     def take(self, ends: Collection[tuple[Spooled, int]], size: int) -> bool:
         """Write what partitions have gathered below their `ends`, some `size` bytes in all; False if they must do that
@@ -182,6 +186,7 @@ class Spool:
 
     def close(self) -> None:
         files, self._files = self._files, []
+        self._left += files
         for each in files:
             each.file.close()
 

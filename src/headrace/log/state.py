@@ -44,6 +44,12 @@ class PartitionState:
             self._epochs_written = False
         self.epoch = epoch
 
+    def end_epochs(self, end: int) -> None:
+        """No batch stands at or above `end`."""
+        if self.epochs.truncate_end(end):
+            self._epochs_written = False
+        self.epoch = self.epochs.latest
+
     def learn(
         self,
         header: BatchHeader,
@@ -106,9 +112,7 @@ class PartitionState:
             segments.drop_snapshots(end)
             self._snapshot_at = -1
         self.producers.truncate(end)
-        if self.epochs.truncate_end(end):
-            self._epochs_written = False
-        self.epoch = self.epochs.latest
+        self.end_epochs(end)
         self.unstable = self.producers.first_unstable(end)
         self.unindexed = [each for each in self.unindexed if each[2] < end]
 

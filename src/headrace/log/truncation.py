@@ -9,6 +9,7 @@ offsets and no order, is emptied first.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from headrace.errors import CorruptLog, OffsetOutOfRange, PartitionOffline, StorageFailed
@@ -26,13 +27,24 @@ if TYPE_CHECKING:
     from headrace.log.native import NativeLog
     from headrace.log.partition import NativePartition
 
+NO_ROOM = "the disk is full: nothing is truncated before there is room"
+
 
 async def truncate(partition: NativePartition, offset: int) -> int:
     """See `LocalPartition.truncate`."""
-    log = partition.log
     if partition.topic.settings.durability is Durability.MEMORY:
         raise ValueError(f"{partition.folder} is in memory only, and has no replica to agree with: it is not truncated")
     await partition.load()
+    # Once the journal is asked there is no way back, so a cancelled task finishes it.
+    truncating = asyncio.ensure_future(_truncate_alone(partition, offset))
+    try:
+        return await asyncio.shield(truncating)
+    finally:
+        await asyncio.wait([truncating])
+
+
+async def _truncate_alone(partition: NativePartition, offset: int) -> int:
+    log = partition.log
     async with log.upkeep.reshaping:
         partition.writable = False
         try:
@@ -52,28 +64,39 @@ async def truncate(partition: NativePartition, offset: int) -> int:
 async def _truncate(log: NativeLog, partition: NativePartition, offset: int) -> None:
     disk, offload = log.runtime.disk, log.runtime.offload
     place = partition.topic_bytes, partition.index
-    if not partition.write_back():
-        raise StorageFailed("the disk is full: nothing is truncated before there is room")
+    # Without a checkpoint of this life, the spool of the one before counts.
+    if log.upkeep.owes_checkpoint or not partition.write_back():
+        raise StorageFailed(NO_ROOM)
     end = max(partition.start, await offload.run(partition.segments.whole_before, offset))
-    if log.spool.is_used:
-        if not log.spool.empty():
-            raise StorageFailed("the disk is full: nothing is truncated before there is room")
-        await offload.run(_remove_spool, disk)
-        log.spool.reuse()
+    if not log.spool.empty():
+        raise StorageFailed(NO_ROOM)
+    try:
+        if log.spool.is_used:
+            await offload.run(_remove_spool, disk)
+            log.spool.reuse()
+        await offload.run(_settle_swap, disk, partition)
+    except OSError as error:
+        raise StorageFailed(f"{partition.folder} could not be truncated: {error}") from error
     log.committer.forget_point(partition)
-    await log.committer.add_note(Kind.TRUNCATE, *place, end)
+    try:
+        await log.committer.add_note(Kind.TRUNCATE, *place, end)
+    except StorageFailed:
+        # The journal may have it all the same.
+        partition.appender.wait_for_journal()
+        raise
     _check_online(partition)
     try:
         partition.cut(end)
         if not await log.upkeep.sync(partition):
             raise StorageFailed("its files could not be synced")
         found = await offload.run(_read_again, disk, partition)
+        # Or a start would cut off what is appended from now on.
+        await log.committer.add_note(Kind.POINT, *place, end)
     except (OSError, CorruptLog, StorageFailed) as error:
         # The next start completes it.
         partition.fail(f"its files could not be truncated to {end}: {error}")
         raise StorageFailed(f"{partition.folder} could not be truncated: {error}") from error
-    partition.state.adopt(found)
-    await log.committer.add_note(Kind.POINT, *place, end)
+    partition.adopt_state(found)
     _check_online(partition)
 
 
@@ -85,6 +108,13 @@ def _check_online(partition: NativePartition) -> None:
 def _remove_spool(disk: Disk) -> None:
     remove_spool(disk)
     disk.sync_dir(FOLDER)
+
+
+def _settle_swap(disk: Disk, partition: NativePartition) -> None:
+    """Where there was no room to settle a compaction, its list is still there, and has names that segments behind the
+    cut may get again. Blocks."""
+    if disk.exists(f"{partition.folder}/{swap.LIST_NAME}"):
+        swap.settle(disk, partition.folder, partition.cleaned_up_to)
 
 
 def _read_again(disk: Disk, partition: NativePartition) -> Loaded:
