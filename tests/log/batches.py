@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from crc32c import crc32c
 
-from headrace.format.batch import CONTROL, CRC_FROM, HEADER, HEADER_BYTES, PREFIX_BYTES, TRANSACTIONAL
+from headrace.format.batch import CONTROL, CRC_FROM, HEADER, HEADER_BYTES, PREFIX_BYTES, TRANSACTIONAL, batches_in
+from headrace.log.interface import Partition
 
 
 def varint(value: int) -> bytes:
@@ -64,3 +65,20 @@ def marker(
         producer_epoch=epoch,
         attributes=CONTROL | TRANSACTIONAL,
     )
+
+
+def read(partition: Partition) -> list[bytes]:
+    """Each batch that a reader gets, from memory and files."""
+    found: list[bytes] = []
+    offset = partition.start
+    while offset < partition.high_watermark:
+        chunk = partition.read(offset, 1 << 20)
+        if chunk.cold is not None:
+            chunk.cold()
+            continue
+        data = chunk.read()
+        chunk.release()
+        for position, header in batches_in(data):
+            found.append(data[position : position + header.size])
+            offset = header.last_offset + 1
+    return found

@@ -27,7 +27,7 @@ from tests.log.test_native import (
 )
 
 from headrace import errors
-from headrace.format.batch import CONTROL, TRANSACTIONAL, batches_in, header_at
+from headrace.format.batch import CONTROL, TRANSACTIONAL, header_at
 from headrace.log import compaction
 from headrace.log.frames import Kind
 from headrace.log.interface import Appended, Durability, Partition, TopicSettings, Write
@@ -37,25 +37,8 @@ DURABILITIES = pytest.mark.parametrize("durability", list(Durability))
 ENDINGS = pytest.mark.parametrize("clean", [True, False], ids=["clean", "crash"])
 
 
-def read(partition: Partition) -> list[bytes]:
-    """Each batch that a reader gets."""
-    found: list[bytes] = []
-    offset = partition.start
-    while offset < partition.high_watermark:
-        chunk = partition.read(offset, 1 << 20)
-        if chunk.cold is not None:
-            chunk.cold()
-            continue
-        data = chunk.read()
-        chunk.release()
-        for position, header in batches_in(data):
-            found.append(data[position : position + header.size])
-            offset = header.last_offset + 1
-    return found
-
-
 def epochs_of(partition: Partition) -> list[int]:
-    return [header_at(each).leader_epoch for each in read(partition)]
+    return [header_at(each).leader_epoch for each in batches.read(partition)]
 
 
 @DURABILITIES
@@ -116,7 +99,7 @@ async def test_batches_are_appended_as_they_are(tmp_path: Path, durability: Dura
         sent = [batches.batch(0, 2, size=size, leader_epoch=3), batches.batch(2, size=size, leader_epoch=8)]
         assert (await replicate(log, partition, *sent)).base_offset == 0
         await replicate(log, partition, last := batches.batch(3, size=size, leader_epoch=8))
-        assert b"".join(read(partition)) == b"".join([*sent, last])
+        assert b"".join(batches.read(partition)) == b"".join([*sent, last])
         assert partition.epoch == 8, "what is appended here next is of no lower epoch"
         assert [partition.epoch_end(epoch) for epoch in (3, 7, 8)] == [(3, 2), (3, 2), (8, 4)]
 
@@ -172,7 +155,7 @@ async def test_a_truncated_log_goes_on_where_it_was_cut(tmp_path: Path, durabili
     async with opened(tmp_path) as log:
         partition = log.local(log.topics["t"].partitions[0])
         await partition.load()
-        assert b"".join(read(partition)) == b"".join([*kept, *other])
+        assert b"".join(batches.read(partition)) == b"".join([*kept, *other])
         assert partition.state.epochs.entries == [(1, 0), (2, 20), (3, 23)]
         with pytest.raises(errors.OffsetOutOfRange):
             await partition.truncate(25)
@@ -391,7 +374,7 @@ async def test_a_marker_that_cannot_be_read_is_refused_before_anything_has_chang
                 log.append(each)
         assert (first.end, other.end) == (1, 0), "nothing has changed"
         await replicate(log, first, batches.batch(1))
-        assert len(read(first)) == 2
+        assert len(batches.read(first)) == 2
 
 
 async def test_committed_readers_are_woken_once_it_is_known_again_what_is_committed(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from tests.log import batches
 
 from headrace.config import Config
-from headrace.format.batch import TRANSACTIONAL, batches_in, header_at
+from headrace.format.batch import TRANSACTIONAL, header_at
 from headrace.format.markers import control_type
 from headrace.log.interface import AbortedTransaction, Durability, TopicSettings, Write
 from headrace.log.native import NativeLog
@@ -224,7 +224,7 @@ class Replica:
         for name, model in self.models.items():
             partition = self.partition(log, name)
             await partition.load()
-            model.settle(read(partition), self.power_cut and name != "sync")
+            model.settle(batches.read(partition), self.power_cut and name != "sync")
             check(partition, model)
         for pair in self.atomic:
             found = [batch in self.models[name].log for name, batch in zip(NAMES, pair, strict=False)]
@@ -233,26 +233,9 @@ class Replica:
         self.power_cut = False
 
 
-def read(partition: NativePartition) -> list[bytes]:
-    """All batches, from memory and files."""
-    found: list[bytes] = []
-    offset = partition.start
-    while offset < partition.high_watermark:
-        chunk = partition.read(offset, 1 << 20)
-        if chunk.cold is not None:
-            chunk.cold()
-            continue
-        data = chunk.read()
-        chunk.release()
-        for position, header in batches_in(data):
-            found.append(data[position : position + header.size])
-            offset = header.last_offset + 1
-    return found
-
-
 def check(partition: NativePartition, model: Model) -> None:
     """The partition has what the model has, and knows what follows from it."""
-    assert read(partition) == model.log
+    assert batches.read(partition) == model.log
     assert partition.end == partition.high_watermark == model.end
     state = fold(model.log)
     known = {each.producer_id: each for each in partition.producers()}
