@@ -106,18 +106,20 @@ class Server:
         await self.broker.start()
         self._running.push_async_callback(self.broker.stop)
 
+        shared, shown = config.part(SharedSettings), command_line(config)
+        host_names = {"localhost", runtime.hostname, *config.host_names}
         for entry in self._doors:
             if entry.is_configured(config):
                 context = DoorContext(
                     self.broker,
                     config.part(entry.settings),
-                    config.part(SharedSettings),
+                    shared,
                     self._capacity,
                     tls,
                     lambda: self._ready,
                     self.addresses,
-                    {"localhost", runtime.hostname, *config.host_names},
-                    command_line(config),
+                    host_names,
+                    shown,
                 )
                 door = entry.load()(context)
                 self._running.push_async_callback(door.stop)

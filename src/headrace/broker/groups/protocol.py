@@ -101,7 +101,7 @@ class JoinRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedMember:
-    """What the leader is told of each member."""
+    """A member, as the answer to the leader's join lists it."""
 
     member_id: str
     instance_id: str | None

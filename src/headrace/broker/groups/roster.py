@@ -114,7 +114,7 @@ class Roster:
         return True
 
     def for_leader(self, protocol: str | None) -> tuple[JoinedMember, ...]:
-        """What the leader is told of all members."""
+        """All members, as the answer to the leader's join lists them."""
         return tuple(
             JoinedMember(member_id=each.member_id, instance_id=each.instance_id, metadata=each.metadata(protocol))
             for each in self

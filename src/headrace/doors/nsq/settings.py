@@ -96,7 +96,7 @@ class NsqSettings(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.lookupd_tcp and "off" in (self.nsq, self.nsq_http):
-            raise ConfigError("lookupd_tcp needs the doors nsq and nsq_http: look-up services are told both")
+            raise ConfigError("lookupd_tcp needs the doors nsq and nsq_http: the broker registers both addresses")
         if self.nsq_max_msg_size > self.nsq_max_body_size:
             raise ConfigError(
                 f"nsq_max_msg_size ({self.nsq_max_msg_size}) is above nsq_max_body_size ({self.nsq_max_body_size})"

@@ -137,19 +137,19 @@ class ConsumerGroup:
         self._follow(member, beat.owned)
         self._touch(member)
         self.flush()
-        told = beat.is_full or member.position.assigned != member.told
+        is_due = beat.is_full or member.position.assigned != member.sent
         return Answer(
             member_id=member.member_id,
             epoch=member.position.epoch,
             heartbeat_ms=self._host.settings_of(self.group_id).heartbeat_ms,
-            assignment=member.position.assigned if told else None,
+            assignment=member.position.assigned if is_due else None,
         )
 
     def answered(self, answer: Answer) -> None:
-        """The answer to a heartbeat is given: its member need not be told the same again."""
+        """The answer to a heartbeat is given: the same assignment is not sent to its member again."""
         member = self.members.get(answer.member_id or "")
         if member is not None and answer.assignment is not None:
-            member.told = answer.assignment
+            member.sent = answer.assignment
 
     def leave(self, leavers: Sequence[Leaver]) -> list[Problem]:
         """LeaveGroup: an administrator takes members out; the answer to each."""

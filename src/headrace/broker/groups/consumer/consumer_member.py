@@ -80,7 +80,7 @@ class ConsumerMember:
     member_id: str
     traits: Traits
     position: Position
-    told: Places | None = None
+    sent: Places | None = None
     """The assignment of the last answer to it, where that is known."""
     session: Deadline | None = None
     revocation: Deadline | None = None
