@@ -18,7 +18,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from headrace.addresses import format_address
@@ -41,14 +40,12 @@ STOP_SECONDS = 5.0
 MESSAGE_ID = re.compile(r"(\d{1,9})-(\d{1,18})-(\d{1,9})")
 
 
-@dataclass(frozen=True, kw_only=True)
 class LineSettings(Settings):
     """What the door is given."""
 
     line: str = setting("127.0.0.1:4444", "HOST:PORT of the line door, or `off`.", address=True)
 
 
-@dataclass(frozen=True, kw_only=True)
 class LineConfig(LineSettings, Config):
     """The settings of a broker with a line door."""
 

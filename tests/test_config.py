@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import re
 import tomllib
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
 import pytest
 
 import headrace
 from headrace.addresses import format_address, parse_address, parse_addresses
+from headrace.broker.settings import BrokerSettings
 from headrace.config import Config, resolve, settings_table
 from headrace.errors import ConfigError
 
@@ -64,6 +66,30 @@ def test_an_error_names_the_source_and_the_value(flags, environment, file, words
 def test_a_config_made_in_code_is_checked_too():
     with pytest.raises(ConfigError, match="durability: 'never'"):
         Config(durability="never")
+
+
+def test_settings_are_values():
+    config = Config(node_id=3, auth_http="http://user:password@127.0.0.1:1")
+    assert config == replace(Config(auth_http=config.auth_http), node_id=3) != replace(config, node_id=4)
+    assert config != config.part(BrokerSettings) == config.part(BrokerSettings)
+    assert len({config, replace(config), Config()}) == 2
+    assert "node_id=3" in repr(config)
+    assert "password" not in repr(config)
+    assert isinstance(config.part(BrokerSettings).node_id, int)
+    assert Config.node_id == 0
+
+
+def test_settings_cannot_be_changed():
+    config = Config()
+    for change in (lambda: setattr(config, "node_id", 1), lambda: delattr(config, "node_id")):
+        with pytest.raises(FrozenInstanceError, match="'node_id'"):
+            change()
+    assert config == Config()
+
+
+def test_a_setting_that_there_is_not_is_named():
+    with pytest.raises(TypeError, match="Config has no setting 'node'"):
+        Config(node=1)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(

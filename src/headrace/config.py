@@ -9,7 +9,7 @@ the source at fault. Topics have settings of their own (`headrace.broker.topic_c
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 from headrace.addresses import host_names, parse_address
@@ -26,7 +26,6 @@ from headrace.targets import local_path
 ENVIRONMENT_PREFIX = "HEADRACE_"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Config(BrokerSettings, SharedSettings, NsqSettings, HttpSettings, KafkaSettings, NodeSettings):
     """All settings of one broker. Fields of the last base come first: that is the order in `--help` and in the docs."""
 

@@ -8,8 +8,8 @@ for its settings.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import Field, dataclass, field, fields
-from typing import Any, TypeVar
+from dataclasses import Field, FrozenInstanceError, dataclass, field, fields
+from typing import Any, ClassVar, NoReturn, TypeVar, dataclass_transform
 
 from headrace.addresses import parse_address
 from headrace.errors import ConfigError
@@ -62,13 +62,45 @@ def setting(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass_transform(frozen_default=True, kw_only_default=True)
 class Settings:
-    """Fields that were made by `setting`; values that do not fit are refused."""
+    """Fields that were made by `setting`; values that do not fit are refused.
+
+    Each class below is a frozen dataclass with keywords only. Its methods stand here, once: generated for every class,
+    with all that it inherits, they would take a tenth of the time that a broker takes to start.
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def __init_subclass__(cls) -> None:
+        dataclass(init=False, repr=False, eq=False)(cls)
+
+    def __init__(self, **values: Any) -> None:
+        known = {each.name: each.default for each in fields(self)}
+        if unknown := [name for name in values if name not in known]:
+            raise TypeError(f"{type(self).__name__} has no setting {', '.join(map(repr, unknown))}")
+        vars(self).update(known | values)
+        self.__post_init__()
 
     def __post_init__(self) -> None:
         for known in fields(self):
             check(known, getattr(self, known.name), known.name)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise FrozenInstanceError(f"cannot assign to setting {name!r}")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise FrozenInstanceError(f"cannot delete setting {name!r}")
+
+    def __eq__(self, other: object) -> bool:
+        return vars(self) == vars(other) if type(other) is type(self) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(vars(self).values()))
+
+    def __repr__(self) -> str:
+        shown = (f"{each.name}={getattr(self, each.name)!r}" for each in fields(self) if each.repr)
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     def part(self, kind: type[S]) -> S:
         """Of these settings, those of one layer or door."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -55,7 +55,6 @@ def test_a_door_is_not_imported_before_it_opens():
     assert found.stdout.strip() == "[]"
 
 
-@dataclass(frozen=True, kw_only=True)
 class KnockerSettings(Settings):
     """What a door from elsewhere brings."""
 
@@ -63,7 +62,6 @@ class KnockerSettings(Settings):
     knocks: int = setting(3, "How often it knocks.", least=1)
 
 
-@dataclass(frozen=True, kw_only=True)
 class KnockerConfig(KnockerSettings, Config):
     """The settings of a broker with such a door."""
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from headrace.errors import ConfigError
 from headrace.log.settings import LogSettings
 from headrace.settings import Settings, setting
 
 
-@dataclass(frozen=True, kw_only=True)
 class NodeSettings(Settings):
     """What makes a broker the one it is."""
 
@@ -22,7 +19,6 @@ class NodeSettings(Settings):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class TopicLimits(Settings):
     """How topics come to be, and how many partitions they may have."""
 
@@ -35,7 +31,6 @@ class TopicLimits(Settings):
     partitions_total_max: int = setting(100_000, "The most partitions of all topics.", least=1)
 
 
-@dataclass(frozen=True, kw_only=True)
 class BrokerSettings(LogSettings, TopicLimits, NodeSettings):
     """What a broker is given."""
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from headrace.errors import ConfigError
 from headrace.settings import Settings, setting
 
 
-@dataclass(frozen=True, kw_only=True)
 class SharedSettings(Settings):
     """What every door is given beside its own."""
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from headrace.settings import Settings, setting
 
 
-@dataclass(frozen=True, kw_only=True)
 class LogSettings(Settings):
     """What a log is given."""
 

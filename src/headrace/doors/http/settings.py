@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from headrace.addresses import host_names
 from headrace.settings import Settings, setting
 
 
-@dataclass(frozen=True, kw_only=True)
 class HttpSettings(Settings):
     """What the HTTP door is given."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from headrace.addresses import parse_address
 from headrace.errors import ConfigError
 from headrace.settings import HOST_PORT, Settings, setting
@@ -16,7 +14,6 @@ def _check_advertised(text: str) -> None:
         parse_address(text)
 
 
-@dataclass(frozen=True, kw_only=True)
 class KafkaSettings(Settings):
     """What the Kafka door is given."""
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from headrace.addresses import parse_addresses
 from headrace.errors import ConfigError
 from headrace.settings import HOST_PORT, Settings, setting
 
 
-@dataclass(frozen=True, kw_only=True)
 class NsqSettings(Settings):
     """What the NSQ door is given."""
 
