@@ -11,7 +11,6 @@ import atexit
 import contextlib
 import os
 import shutil
-import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -141,6 +140,8 @@ class Broker:
         self._failure = None
         log_like_a_library()
         if self._data is None:
+            import tempfile
+
             self._temporary = tempfile.mkdtemp(prefix="headrace-")
         ready = threading.Event()
         # A daemon: a host that forgets to stop can still end. What was acknowledged by then is as safe as after a kill;

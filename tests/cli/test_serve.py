@@ -230,6 +230,31 @@ def test_a_ready_line_that_cannot_be_written_is_said(tmp_path: Path):
     assert (tmp_path / "clean-shutdown").exists()
 
 
+def test_it_does_without_what_takes_long_to_import(tmp_path: Path):
+    """The failure is the ready line: everything has been imported by then."""
+    program = (
+        "import sys; from headrace.cli.serve import serve\n"
+        "sys.stdout = open('/dev/full', 'w')\n"
+        "assert serve(sys.argv[1:]) == 1\n"
+        "sys.stderr.write(' '.join(sys.modules)); sys.stderr.flush()\n"
+        "import importlib.metadata, os; importlib.metadata.version('crc32c'); os._exit(0)"
+    )
+    doors = ("--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0", "--nsq", "127.0.0.1:0", "--log-level", "error")
+    done = subprocess.run(
+        [sys.executable, "-c", program, "--data", str(tmp_path), *doors],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=SECONDS,
+        env=environment(),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stderr.split())
+    assert {"headrace.doors.kafka", "headrace.doors.nsq.nsqd", "structlog", "crc32c"} <= loaded
+    slow = {"email", "greenlet", "html", "hypothesis", "importlib.metadata", "prometheus_client", "rich", "typer"}
+    assert not loaded & slow
+
+
 @contextmanager
 def hangups(handler: signal.Handlers) -> Iterator[None]:
     """What processes that are begun here make of SIGHUP; the tests themselves may run under `nohup`."""

@@ -16,6 +16,8 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
+from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli import INTERRUPTED
@@ -96,7 +98,7 @@ def serve(arguments: Sequence[str], settings: type[Config] = Config, doors: Sequ
 
 def _run(config: Config, doors: Sequence[DoorEntry] | None) -> None:
     # Here, after the flags were found good: a slip in them is answered without loading the broker.
-    _import_structlog_without_rich()
+    _import_lightly()
     from headrace.embedded import new_loop
     from headrace.logs import log_like_a_server
 
@@ -112,13 +114,23 @@ def _raise_open_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _import_structlog_without_rich() -> None:
-    """structlog loads rich where it can, to colour tracebacks: a quarter of the time to start, and 7 MB."""
-    sys.modules["rich"] = None  # type: ignore[assignment] # what makes an import fail
+def _import_lightly() -> None:
+    """Import structlog and crc32c without what they load beside themselves: an eighth of the time to start, and 7 MB.
+    structlog takes rich where it can, to colour tracebacks, and greenlet, for threads that no broker has. crc32c reads
+    its own version from the metadata of its package, and the standard library parses those as an email."""
+    metadata = ModuleType("importlib.metadata")
+    metadata.version = lambda package: ""  # type: ignore[attr-defined]
+    # None is what makes an import fail.
+    absent = {"rich": None, "greenlet": None, "importlib.metadata": metadata}
+    found = {name: sys.modules[name] for name in absent if name in sys.modules}
+    sys.modules.update(absent)  # type: ignore[arg-type]
     try:
-        import structlog  # noqa: F401
+        for name in ("crc32c", "structlog"):
+            import_module(name)
     finally:
-        del sys.modules["rich"]
+        for name in absent:
+            del sys.modules[name]
+        sys.modules.update(found)
 
 
 async def _serve(config: Config, doors: Sequence[DoorEntry] | None) -> None:
