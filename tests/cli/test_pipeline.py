@@ -19,9 +19,9 @@ from headrace.cli import pipeline
 from headrace.cli.app import tree
 from headrace.cli.pipeline import preflight
 from headrace.cli.pipeline.display import Display
-from headrace.cli.pipeline.failures import JobFailed, explained, explanation
+from headrace.cli.pipeline.failures import JobFailed, explain_errors, explanation
 from headrace.cli.pipeline.job import Job, job
-from headrace.cli.pipeline.settings import parse_size, with_file
+from headrace.cli.pipeline.settings import merge_file, parse_size
 from headrace.client import Client
 from headrace.embedded import Broker
 from headrace.errors import HeadraceError
@@ -37,7 +37,7 @@ def test_flags_win_over_the_file_and_lists_are_joined(tmp_path: Path) -> None:
         '[archive.conf]\n"spark.executor.memory" = "1g"\n'
     )
     given = {**FLAGS, "to": "/b", "option": ["failOnDataLoss=true"]}
-    assert with_file(given, str(path), "archive") == {
+    assert merge_file(given, str(path), "archive") == {
         "to": "/b",
         "topics": "x,y",
         "file_size": "64m",
@@ -45,13 +45,13 @@ def test_flags_win_over_the_file_and_lists_are_joined(tmp_path: Path) -> None:
         "option": ["failOnDataLoss=false", "failOnDataLoss=true"],
         "conf": ["spark.executor.memory=1g"],
     }
-    assert with_file(given, "", "archive") == given
+    assert merge_file(given, "", "archive") == given
     path.write_text('[archive]\ntopics = [1, "y"]\noption = "timeout=5"\nconf = ["a=1", "b=2"]\n')
-    found = with_file(FLAGS, str(path), "archive")
+    found = merge_file(FLAGS, str(path), "archive")
     assert (found["topics"], found["option"], found["conf"]) == ("1,y", ["timeout=5"], ["a=1", "b=2"])
     # As Spark's own files have them: to TOML, such names are tables in tables.
     path.write_text('[archive.conf]\nspark.driver.memory = "2g"\nspark.driver.cores = 2\nspark.speculation = true\n')
-    assert with_file(FLAGS, str(path), "archive")["conf"] == [
+    assert merge_file(FLAGS, str(path), "archive")["conf"] == [
         "spark.driver.memory=2g",
         "spark.driver.cores=2",
         "spark.speculation=true",
@@ -71,9 +71,9 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, text: str, reason: st
     path = tmp_path / "jobs.toml"
     path.write_text(text)
     with pytest.raises(HeadraceError, match=reason):
-        with_file(FLAGS, str(path), "archive")
+        merge_file(FLAGS, str(path), "archive")
     with pytest.raises(HeadraceError, match="cannot be used as settings"):
-        with_file(FLAGS, str(tmp_path / "nowhere"), "archive")
+        merge_file(FLAGS, str(tmp_path / "nowhere"), "archive")
 
 
 def test_sizes() -> None:
@@ -126,7 +126,7 @@ def test_what_is_missing_is_said_before_spark_is_started(
     assert "exclude each other" in fails("archive", *there, "--topics", "x", "--pattern", "y")
     assert "there is no topic 'nowhere'" in fails("archive", *there, "--topics", "nowhere")
     with monkeypatch.context() as patched:
-        patched.setattr("headrace.pipeline.planning.partitions_of", lambda *_: pytest.fail("it was waited for"))
+        patched.setattr("headrace.pipeline.read_plan.find_partitions", lambda *_: pytest.fail("it was waited for"))
         assert "cannot reach 127.0.0.1:1: " in fails("logs", "--bootstrap", "127.0.0.1:1", "--topics", "x")
     assert "is no data directory" in fails("replay", "--data", str(tmp_path), "--topics", "x")
     assert "has no bin/java" in fails("archive", *there, "--topics", "x", java=str(tmp_path / "nowhere"))
@@ -384,11 +384,11 @@ def test_a_master_that_is_away_is_not_waited_for() -> None:
 
 
 def test_errors_that_people_can_help_are_said_in_a_line(tmp_path: Path) -> None:
-    with pytest.raises(JobFailed, match=r"nowhere/x cannot be used: No such file or directory"), explained():
+    with pytest.raises(JobFailed, match=r"nowhere/x cannot be used: No such file or directory"), explain_errors():
         (tmp_path / "nowhere" / "x").mkdir()
-    with pytest.raises(HeadraceError, match="as it is"), explained():
+    with pytest.raises(HeadraceError, match="as it is"), explain_errors():
         raise HeadraceError("as it is")
-    with pytest.raises(ZeroDivisionError), explained():
+    with pytest.raises(ZeroDivisionError), explain_errors():
         _ = 1 // 0
 
     class FromSpark(Exception):
@@ -405,12 +405,12 @@ def test_errors_that_people_can_help_are_said_in_a_line(tmp_path: Path) -> None:
     assert explanation(FromSpark("Job aborted\nValueError: no error of ours")) is None
     # Told to end, it is no riddle.
     stop = Event()
-    with pytest.raises(FromSpark), explained(stop):
+    with pytest.raises(FromSpark), explain_errors(stop):
         raise FromSpark("An error occurred while calling o1.x")
     stop.set()
-    with pytest.raises(JobFailed, match="Spark ended together with the job"), explained(stop):
+    with pytest.raises(JobFailed, match="Spark ended together with the job"), explain_errors(stop):
         raise FromSpark("An error occurred while calling o1.x")
-    with pytest.raises(ZeroDivisionError), explained(stop):
+    with pytest.raises(ZeroDivisionError), explain_errors(stop):
         _ = 1 // 0
     # Others may cite it.
     assert explanation(ValueError(whole)) is None

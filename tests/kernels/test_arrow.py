@@ -46,7 +46,7 @@ def strings(column: arrow.Binary, rows: int) -> list[bytes | None]:
     return [bytes(column.data[edges[row] : edges[row + 1]]) if present[row] else None for row in range(rows)]
 
 
-def rows_of(taken: arrow.Taken) -> list[tuple[object, ...]]:
+def rows_of(taken: arrow.ColumnBuffers) -> list[tuple[object, ...]]:
     keys, values = strings(taken.key, taken.rows), strings(taken.value, taken.rows)
     offsets = numbers(taken.offset, "q")
     times = [micros // 1000 for micros in numbers(taken.timestamp, "q")]

@@ -26,12 +26,12 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamWriter
 from pyspark.sql.types import StructType
 
-from headrace.pipeline import committing, manifest
-from headrace.pipeline.committing import Decisions, Note, Open
+from headrace.pipeline import manifest, sink_commit
 from headrace.pipeline.jobs import archive
 from headrace.pipeline.jobs.archive import Writing
 from headrace.pipeline.origin import Range
 from headrace.pipeline.session import session
+from headrace.pipeline.sink_commit import CommitCoordinator, Note, OpenTransaction
 from headrace.pipeline.source import SINK_WORKER, HeadraceSource, _in_worker
 
 if TYPE_CHECKING:
@@ -63,22 +63,22 @@ def patch(where: str, pids: Sequence[int], beside: Path) -> None:
         for pid in (*pids, os.getpid()):
             os.kill(pid, signal.SIGKILL)
 
-    write, commit = Decisions._write, committing.commit
+    write, commit = CommitCoordinator._write, sink_commit.commit
 
-    async def committing_one(client: Any, transactions: Sequence[Open]) -> Any:
+    async def committing_one(client: Any, transactions: Sequence[OpenTransaction]) -> Any:
         await commit(client, transactions[:1])
         die()
 
     if where == AMID:
-        committing.commit = committing_one  # type: ignore[assignment]
+        sink_commit.commit = committing_one  # type: ignore[assignment]
         return
 
-    async def writing(self: Decisions, driver: Any, note: Note) -> None:
+    async def writing(self: CommitCoordinator, driver: Any, note: Note) -> None:
         if note.done == (where == BEHIND):
             die()
         await write(self, driver, note)
 
-    Decisions._write = writing  # type: ignore[method-assign]
+    CommitCoordinator._write = writing  # type: ignore[method-assign]
 
 
 def failing_once(blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -15,14 +15,14 @@ pytest.importorskip("pyarrow")
 
 import headrace
 from headrace.client import EARLIEST, LATEST
-from headrace.pipeline import manifest, planning
+from headrace.pipeline import manifest, read_plan
 from headrace.pipeline.archive import last_commit
+from headrace.pipeline.arrow_schema import FIELDS, HEADERS
 from headrace.pipeline.jobs.archive import Archiver
 from headrace.pipeline.manifest import ArchiveInvalid
-from headrace.pipeline.options import Chosen, SourceOptions, parse
-from headrace.pipeline.origin import Range, catalogue_of
-from headrace.pipeline.reading import record_batches
-from headrace.pipeline.rows import FIELDS, HEADERS
+from headrace.pipeline.options import ColumnSelection, SourceOptions, parse
+from headrace.pipeline.origin import Range, open_catalogue
+from headrace.pipeline.range_reader import read_range
 
 NOON = 1_704_110_400_000
 HOUR = 3_600_000
@@ -57,14 +57,14 @@ def options(folder: Path, **more: str) -> SourceOptions:
 
 def ask(given: SourceOptions, what: Callable[[Any], Any]) -> Any:
     async def asking() -> Any:
-        async with catalogue_of(given) as catalogue:
+        async with open_catalogue(given) as catalogue:
             return await what(catalogue)
 
     return asyncio.run(asking())
 
 
 def rows(given: SourceOptions, *range_: Any, **more: Any) -> list[dict[str, Any]]:
-    blocks = list(record_batches(given, Range("events-0", *range_), **more))
+    blocks = list(read_range(given, Range("events-0", *range_), **more))
     return sorted((row for block in blocks for row in block.to_pylist()), key=lambda row: row["offset"])
 
 
@@ -75,7 +75,7 @@ def test_an_archive_reads_as_the_log_that_it_came_from(archived: tuple[Path, Pat
         for partition, start, end in ((0, 5, 35), (0, 12, 30), (1, 0, 3)):
             assert rows(of_archive, partition, start, end) == rows(of_log, partition, start, end)
         assert len(rows(of_archive, 0, 5, 35)) == 30
-        [block, *_] = record_batches(of_archive, Range("events-0", 0, 5, 35))
+        [block, *_] = read_range(of_archive, Range("events-0", 0, 5, 35))
         assert list(block.schema) == ([*FIELDS, HEADERS] if headers == "true" else FIELDS)
         bounded = {"since": NOON + HOUR, "until": NOON + HOUR + 1}
         assert rows(of_archive, 0, 5, 35, **bounded) == rows(of_log, 0, 5, 35, **bounded)
@@ -83,15 +83,15 @@ def test_an_archive_reads_as_the_log_that_it_came_from(archived: tuple[Path, Pat
 
 def test_some_columns_of_an_archive(archived: tuple[Path, Path]) -> None:
     for columns in (
-        Chosen(("value", "offset"), frozenset({"value"})),
-        Chosen(("topic", "offset", "headers")),
-        Chosen(("timestampType", "timestamp", "partition", "offset", "key")),
+        ColumnSelection(("value", "offset"), frozenset({"value"})),
+        ColumnSelection(("topic", "offset", "headers")),
+        ColumnSelection(("timestampType", "timestamp", "partition", "offset", "key")),
     ):
         of_archive, of_log = (rows(options(folder), 0, 12, 30, columns=columns) for folder in archived)
         assert of_archive == of_log
         assert [list(row) for row in of_archive] == [list(columns.names)] * 18
     for folder in archived:
-        blocks = list(record_batches(options(folder), Range("events-0", 0, 12, 30), columns=Chosen(("topic",))))
+        blocks = list(read_range(options(folder), Range("events-0", 0, 12, 30), columns=ColumnSelection(("topic",))))
         assert [row["topic"] for block in blocks for row in block.to_pylist()] == ["events-0"] * 18
 
 
@@ -105,7 +105,7 @@ def test_its_offsets_are_those_of_the_log(archived: tuple[Path, Path]) -> None:
     assert of_archive == of_log
     assert ask(options(archived[0]), lambda each: each.topics()) == {"events-0": 2}
     split = options(archived[0], bytesPerPartition="100")
-    pieces = ask(split, lambda each: planning.split(each, split, {("events-0", 0): 5}, {("events-0", 0): 35}))
+    pieces = ask(split, lambda each: read_plan.split_ranges(each, split, {("events-0", 0): 5}, {("events-0", 0): 35}))
     assert len(pieces) > 1
 
 

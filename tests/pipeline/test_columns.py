@@ -26,9 +26,9 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from headrace.pipeline.columns import chosen, columns_of
-from headrace.pipeline.decoded import Decoded
-from headrace.pipeline.options import Chosen, InvalidOption, ValueOptions, parse_values
+from headrace.pipeline.columns import build_ddl, select_columns
+from headrace.pipeline.options import ColumnSelection, InvalidOption, ValueOptions, parse_values
+from headrace.pipeline.value_columns import ValueColumns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,16 +44,16 @@ def said(**options: str) -> ValueOptions:
 
 
 def test_columns_come_in_the_order_that_was_asked_for() -> None:
-    assert columns_of(said(columns="timestamp,VALUE"), False) == "timestamp TIMESTAMP, value BINARY"
-    assert columns_of(said(columns="headers"), False) == "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+    assert build_ddl(said(columns="timestamp,VALUE"), False) == "timestamp TIMESTAMP, value BINARY"
+    assert build_ddl(said(columns="headers"), False) == "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
     some = said(**JSON, columns="`my, column`,offset,PRICE,_corrupt_record")
-    assert columns_of(some, False) == (
+    assert build_ddl(some, False) == (
         "`my, column` MAP<STRING, INT>, offset BIGINT, price DECIMAL(8,2), `_corrupt_record` BINARY"
     )
     nested = said(**JSON, columns="value,key", valueColumns="struct")
-    assert columns_of(nested, False) == f"value STRUCT<{SCHEMA}>, key BINARY"
+    assert build_ddl(nested, False) == f"value STRUCT<{SCHEMA}>, key BINARY"
     text = StructType([StructField("a", LongType()), StructField("b`", StringType())]).json()
-    assert columns_of(said(valueFormat="json", schema=text, columns="`b```"), False) == "`b``` string"
+    assert build_ddl(said(valueFormat="json", schema=text, columns="`b```"), False) == "`b``` string"
 
 
 @pytest.mark.parametrize(
@@ -69,12 +69,12 @@ def test_columns_come_in_the_order_that_was_asked_for() -> None:
 )
 def test_columns_that_are_not_there_are_named(given: dict[str, str], headers: bool, reason: str) -> None:
     with pytest.raises(InvalidOption, match=reason):
-        columns_of(said(**given), headers)
+        build_ddl(said(**given), headers)
 
 
 def test_bytes_may_be_taken_for_text() -> None:
     wanted = StructType([StructField("value", StringType()), StructField("key", BinaryType())])
-    assert chosen(said(), False, wanted) == Chosen(("value", "key"), frozenset({"value"}))
+    assert select_columns(said(), False, wanted) == ColumnSelection(("value", "key"), frozenset({"value"}))
 
 
 @pytest.mark.parametrize(
@@ -88,25 +88,27 @@ def test_bytes_may_be_taken_for_text() -> None:
 )
 def test_columns_that_a_query_gives_are_looked_at(given: dict[str, str], field: StructField, reason: str) -> None:
     with pytest.raises(InvalidOption, match=reason):
-        chosen(said(**given), False, StructType([field]))
+        select_columns(said(**given), False, StructType([field]))
 
 
 def test_rows_are_judged_by_columns_that_are_there() -> None:
     own = StructType([StructField("offset", LongType())])
     for bad in ("drop", "fail"):
         with pytest.raises(InvalidOption, match=f"badRows={bad} needs a column of the value's schema"):
-            Decoded.by(said(**JSON, badRows=bad), False, own)
+            ValueColumns.from_schema(said(**JSON, badRows=bad), False, own)
     # Where bad rows stay, nothing is decoded that nobody asked for.
-    assert Decoded.by(said(**JSON), False, own).reads == Chosen(("offset",))
+    assert ValueColumns.from_schema(said(**JSON), False, own).reads == ColumnSelection(("offset",))
     with pytest.raises(InvalidOption, match="it is a STRUCT: not 'id'"):
-        Decoded.by(said(**JSON, valueColumns="struct"), False, StructType([StructField("id", LongType())]))
+        ValueColumns.from_schema(
+            said(**JSON, valueColumns="struct"), False, StructType([StructField("id", LongType())])
+        )
 
 
 @pytest.mark.parametrize("kind", [VariantType(), VarcharType(3), MapType(StringType(), ArrayType(CharType(2)))])
 def test_a_type_that_no_json_gives_is_refused(kind: DataType) -> None:
     own = StructType([StructField("it", StructType([StructField("inner", kind)]))])
     with pytest.raises(InvalidOption, match=r"(VARIANT|CHAR|VARCHAR).* is no type for that: use STRING"):
-        Decoded.by(said(**JSON), False, own)
+        ValueColumns.from_schema(said(**JSON), False, own)
 
 
 def read(spark: SparkSession, topics: Topics, topic: str, **options: Any) -> DataFrame:

@@ -35,7 +35,7 @@ def look(folder: Path, ask: Callable[[Origin], T]) -> T:
     """Ask a folder something; it stays as it is."""
 
     async def asking() -> T:
-        async with FolderOrigin.opened(str(folder)) as origin:
+        async with FolderOrigin.open(str(folder)) as origin:
             return await ask(origin)
 
     before = tree(folder)

@@ -45,7 +45,7 @@ def test_a_driver_that_is_killed_neither_loses_nor_repeats(
     spark: SparkSession, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the end of the tasks and the decision, and behind it. What lies between is, step by step, in
-    test_committing.py and jobs/test_archive.py, where no Spark has to be started for each."""
+    test_sink_commit.py and jobs/test_archive.py, where no Spark has to be started for each."""
     import pyarrow.dataset as ds
     from tests.pipeline.dying_driver import BEFORE, BEHIND
 

@@ -22,7 +22,7 @@ import headrace
 from headrace.pipeline import readers
 from headrace.pipeline.options import InvalidOption, parse
 from headrace.pipeline.origin import DataLost, Range
-from headrace.pipeline.reading import record_batches
+from headrace.pipeline.range_reader import read_range
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -37,7 +37,7 @@ def stream(topics: Topics, **options: str) -> readers.StreamReader:
 
 def planned(reader: readers.StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[int, int]]:
     pieces = reader.partitions(start, end)
-    return [(each.wanted.start, each.wanted.end) for each in pieces if isinstance(each, readers.Piece)]
+    return [(each.wanted.start, each.wanted.end) for each in pieces if isinstance(each, readers.RangePartition)]
 
 
 def filled(topics: Topics, count: int) -> str:
@@ -102,7 +102,7 @@ def test_a_task_whose_topic_is_gone_or_shorter_says_so_or_reads_what_is_left(top
 
     def rows(wanted: Range, **more: str) -> int:
         said = {"kafka.bootstrap.servers": topics.address, "subscribe": topic, "timeout": "1", **more}
-        return sum(each.num_rows for each in record_batches(parse(said, streaming=True), wanted))
+        return sum(each.num_rows for each in read_range(parse(said, streaming=True), wanted))
 
     for wanted, left in ((Range(topic, 0, 2, 9), 3), (Range(topic, 0, 7, 9), 0), (Range("nowhere", 0, 0, 9), 0)):
         with pytest.raises(DataLost, match="not all of them are in the log any more"):
@@ -132,13 +132,13 @@ def test_the_group_is_told_once_where_a_query_stands(topics: Topics, monkeypatch
     topic = filled(topics, 2)
     reader = stream(topics, subscribe=topic, **{"kafka.group.id": topic})
     told = []
-    asked: Callable[..., Any] = readers.Asked.__call__
+    asked: Callable[..., Any] = readers.CatalogueConnection.__call__
 
-    def counted(self: readers.Asked, ask: Any) -> Any:
+    def counted(self: readers.CatalogueConnection, ask: Any) -> Any:
         told.append(ask.__name__)
         return asked(self, ask)
 
-    monkeypatch.setattr(readers.Asked, "__call__", counted)
+    monkeypatch.setattr(readers.CatalogueConnection, "__call__", counted)
     for _ in range(3):
         reader.latestOffset({topic: {"0": 1}}, ALL)
     reader.commit({topic: {"0": 2}})

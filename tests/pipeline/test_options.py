@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.client import EARLIEST, LATEST
-from headrace.pipeline.broker import client_of
+from headrace.pipeline.broker import make_client
 from headrace.pipeline.options import InvalidOption, parse, parse_sink, parse_values
 
 BROKER = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "t"}
@@ -94,7 +94,7 @@ def test_files_for_encryption_that_cannot_be_used_are_named(tmp_path: Path) -> N
     for name in ("nowhere", "ca"):
         options = parse({**BROKER, "kafka.ssl.truststore.location": str(tmp_path / name)}, streaming=False)
         with pytest.raises(InvalidOption, match=f"{name} cannot be used for TLS: "):
-            client_of(options)
+            make_client(options)
 
 
 def test_assigned_partitions_count_once() -> None:

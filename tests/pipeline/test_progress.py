@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.pipeline.progress import metrics, waiting
+from headrace.pipeline.progress import count_waiting, metrics
 
 DONE = {"events": {"0": 10, "1": 4}}
 THERE = {"events": {"0": 10, "1": 10, "2": 3}}
@@ -23,8 +23,8 @@ def test_the_metrics_of_sparks_own_source(form: Any, kind: Any) -> None:
         "maxOffsetsBehindLatest": "6",
         "minOffsetsBehindLatest": "0",
     }
-    assert waiting(source) == 9
+    assert count_waiting(source) == 9
     before = kind(endOffset=None, latestOffset=None)
-    assert (metrics(before), waiting(before)) == ({}, None)
+    assert (metrics(before), count_waiting(before)) == ({}, None)
     # A topic that was made anew ends before what was read.
-    assert waiting(kind(endOffset=form(THERE), latestOffset=form(DONE))) == 0
+    assert count_waiting(kind(endOffset=form(THERE), latestOffset=form(DONE))) == 0

@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from headrace.log.interface import EARLIEST, LATEST
+from headrace.pipeline.arrow_schema import ARCHIVED as SCHEMA
+from headrace.pipeline.arrow_schema import HEADERS
 from headrace.pipeline.manifest import ArchiveInvalid, Commit, newest
 from headrace.pipeline.options import InvalidOption, Partition
 from headrace.pipeline.origin import Catalogue, Range
-from headrace.pipeline.rows import ARCHIVED as SCHEMA
-from headrace.pipeline.rows import HEADERS
 from headrace.pipeline.tables import table_of
 
 ROWS = 100_000
@@ -36,7 +36,7 @@ class ArchiveCatalogue:
 
     @classmethod
     @asynccontextmanager
-    async def opened(cls, folder: str) -> AsyncIterator[Catalogue]:
+    async def open(cls, folder: str) -> AsyncIterator[Catalogue]:
         root = Path(folder)
         yield cls(root, last_commit(root))
 

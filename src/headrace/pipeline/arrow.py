@@ -42,7 +42,7 @@ class Binary(NamedTuple):
     nulls: int
 
 
-class Taken(NamedTuple):
+class ColumnBuffers(NamedTuple):
     """The columns of some records; those that were not wanted have no rows."""
 
     rows: int
@@ -62,7 +62,7 @@ class Taken(NamedTuple):
 
 @cython.final
 @cython.cclass
-class Growing:
+class ByteBuilder:
     """A buffer that grows at its end. It begins as large as it was taken last, and where an earlier one was that nobody
     looks at any more: growing is to copy, and memory that is touched for the first time costs more than what is done
     with it."""
@@ -185,18 +185,18 @@ def is_free(buffer: bytearray) -> cython.bint:
 
 @cython.final
 @cython.cclass
-class Strings:
+class BinaryBuilder:
     """A column of byte strings under way."""
 
-    offsets: Growing
-    data: Growing
-    valid: Growing
+    offsets: ByteBuilder
+    data: ByteBuilder
+    valid: ByteBuilder
     nulls: cython.Py_ssize_t
 
     def __init__(self) -> None:
-        self.offsets = Growing()
-        self.data = Growing()
-        self.valid = Growing()
+        self.offsets = ByteBuilder()
+        self.data = ByteBuilder()
+        self.valid = ByteBuilder()
         self.nulls = 0
         self.offsets.int32(0)
 
@@ -250,14 +250,14 @@ class Columns:
     wants_key: cython.bint
     wants_value: cython.bint
     wants_headers: cython.bint
-    offset: Growing
-    timestamp: Growing
-    timestamp_type: Growing
-    key: Strings
-    value: Strings
-    header_lists: Growing
-    header_keys: Strings
-    header_values: Strings
+    offset: ByteBuilder
+    timestamp: ByteBuilder
+    timestamp_type: ByteBuilder
+    key: BinaryBuilder
+    value: BinaryBuilder
+    header_lists: ByteBuilder
+    header_keys: BinaryBuilder
+    header_values: BinaryBuilder
     headers: cython.Py_ssize_t
 
     def __init__(self, wanted: Collection[str]) -> None:
@@ -271,14 +271,14 @@ class Columns:
         self.wants_key = "key" in wanted
         self.wants_value = "value" in wanted
         self.wants_headers = "headers" in wanted
-        self.offset = Growing()
-        self.timestamp = Growing()
-        self.timestamp_type = Growing()
-        self.key = Strings()
-        self.value = Strings()
-        self.header_lists = Growing()
-        self.header_keys = Strings()
-        self.header_values = Strings()
+        self.offset = ByteBuilder()
+        self.timestamp = ByteBuilder()
+        self.timestamp_type = ByteBuilder()
+        self.key = BinaryBuilder()
+        self.value = BinaryBuilder()
+        self.header_lists = ByteBuilder()
+        self.header_keys = BinaryBuilder()
+        self.header_values = BinaryBuilder()
         self.header_lists.int32(0)
 
     @property
@@ -355,12 +355,12 @@ class Columns:
         self.header_lists.int32(self.headers)
         return 0
 
-    def take(self) -> Taken:
+    def take(self) -> ColumnBuffers:
         """The columns so far; they begin anew."""
         rows: cython.Py_ssize_t = self.rows
         self.rows = 0
         self.headers = 0
-        taken = Taken(
+        taken = ColumnBuffers(
             rows,
             self.offset.take(),
             self.timestamp.take(),

@@ -11,13 +11,13 @@ from headrace.client import EARLIEST, Client
 from headrace.client.codes import ErrorCode
 from headrace.client.errors import BrokerError, RequestTimeout
 from headrace.pipeline.options import InvalidOption, Partition, SinkOptions, SourceOptions
-from headrace.pipeline.origin import Origin, Range, lost
+from headrace.pipeline.origin import Origin, Range, range_lost
 
 FETCH_BYTES = 4 << 20
 GONE = (ErrorCode.offset_out_of_range, ErrorCode.unknown_topic_or_partition)
 
 
-def client_of(options: SourceOptions | SinkOptions) -> Client:
+def make_client(options: SourceOptions | SinkOptions) -> Client:
     """A client of the broker that the options name."""
     tls = None
     if options.tls:
@@ -42,8 +42,8 @@ class BrokerOrigin:
 
     @classmethod
     @asynccontextmanager
-    async def opened(cls, options: SourceOptions) -> AsyncIterator[Origin]:
-        async with client_of(options) as client:
+    async def open(cls, options: SourceOptions) -> AsyncIterator[Origin]:
+        async with make_client(options) as client:
             yield cls(client, options.bootstrap, options.timeout)
 
     async def topics(self) -> Mapping[str, int]:
@@ -94,7 +94,7 @@ class BrokerOrigin:
                     # It was longer when this was planned, and has nothing for whoever waits.
                     if skip_lost:
                         return
-                    raise lost(wanted.topic, wanted.partition, wanted.start, wanted.end) from None
+                    raise range_lost(wanted.topic, wanted.partition, wanted.start, wanted.end) from None
                 raise RequestTimeout(
                     f"{self.name} has given nothing of {wanted.topic}-{wanted.partition} for {self._timeout:g} s; the "
                     "option timeout has it waited for longer"
@@ -103,4 +103,4 @@ class BrokerOrigin:
                 if error.error not in GONE:
                     raise
                 if not skip_lost:
-                    raise lost(wanted.topic, wanted.partition, wanted.start, wanted.end) from None
+                    raise range_lost(wanted.topic, wanted.partition, wanted.start, wanted.end) from None

@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark.sql.types import ArrayType, MapType, StructType
 
-from headrace.pipeline.options import HEADERS, RECORD_NAMES, Chosen, InvalidOption, ValueOptions
+from headrace.pipeline.options import HEADERS, RECORD_NAMES, ColumnSelection, InvalidOption, ValueOptions
 
 TYPES = {
     "key": "BINARY",
@@ -45,22 +45,22 @@ KINDS = {
 NAMED = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^\s:`]+))")
 
 
-def columns_of(options: ValueOptions, headers: bool) -> str:
+def build_ddl(options: ValueOptions, headers: bool) -> str:
     """The columns, in DDL, as Spark wants to be told. Raises InvalidOption."""
     if options.json and not options.schema:
         raise InvalidOption("valueFormat=json needs a schema: DDL like 'id BIGINT, name STRING', or Spark's JSON")
     names = COORDINATE_NAMES if options.json else RECORD_NAMES
     if options.columns:
-        return ", ".join(_selected(options, [*names, HEADERS], headers))
+        return ", ".join(_select(options, [*names, HEADERS], headers))
     first = [_own(name) for name in ((*names, HEADERS) if headers else names)]
     return ", ".join([*first, *_of_value(options)])
 
 
-def chosen(options: ValueOptions, headers: bool, schema: StructType) -> Chosen:
+def select_columns(options: ValueOptions, headers: bool, schema: StructType) -> ColumnSelection:
     """The columns of plain records that Spark wants. Raises InvalidOption."""
     check_own(options, headers, schema, (*RECORD_NAMES, HEADERS))
     texts = frozenset(field.name for field in schema if _is_text(field) and "binary" in KINDS[field.name])
-    return Chosen(tuple(schema.fieldNames()), texts)
+    return ColumnSelection(tuple(schema.fieldNames()), texts)
 
 
 def check_own(options: ValueOptions, headers: bool, schema: StructType, own: tuple[str, ...]) -> None:
@@ -116,7 +116,7 @@ def _aside(options: ValueOptions) -> list[tuple[str, str]]:
     return [(options.bad_column, f"{_quoted(options.bad_column)} BINARY"), (REASON, f"{REASON} STRING")]
 
 
-def _selected(options: ValueOptions, own: list[str], headers: bool) -> list[str]:
+def _select(options: ValueOptions, own: list[str], headers: bool) -> list[str]:
     """The columns that the option `columns` names, in its order."""
     known = [(name, _own(name)) for name in own]
     if options.json:

@@ -18,8 +18,8 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
+from headrace.pipeline.arrow_schema import ARCHIVED
 from headrace.pipeline.manifest import Commit, StagedFile, sync
-from headrace.pipeline.rows import ARCHIVED
 from headrace.pipeline.tables import TRIES, TableBusy
 
 APPLICATION = "headrace-archive"

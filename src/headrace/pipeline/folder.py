@@ -19,7 +19,7 @@ from headrace.log.local import LocalPartition
 from headrace.log.native import NativeLog
 from headrace.log.settings import LogSettings
 from headrace.pipeline.options import InvalidOption, Partition
-from headrace.pipeline.origin import Origin, Range, lost
+from headrace.pipeline.origin import Origin, Range, range_lost
 from headrace.runtime.overlay import looking_runtime
 
 READ_BYTES = 8 << 20
@@ -38,7 +38,7 @@ class FolderOrigin:
 
     @classmethod
     @asynccontextmanager
-    async def opened(cls, folder: str) -> AsyncIterator[Origin]:
+    async def open(cls, folder: str) -> AsyncIterator[Origin]:
         runtime = looking_runtime(folder)
         if not runtime.disk.exists(checkpoint.PATH):
             raise DataDirectoryInvalid(
@@ -96,7 +96,7 @@ class FolderOrigin:
     ) -> AsyncGenerator[list[memoryview], None]:
         topic = self._log.topics.get(wanted.topic)
         if topic is None or wanted.partition >= len(topic.partitions):
-            raise lost(wanted.topic, wanted.partition, wanted.start, wanted.end)
+            raise range_lost(wanted.topic, wanted.partition, wanted.start, wanted.end)
         partition = await self._partition(wanted.topic, wanted.partition)
         aborts = partition.aborted(wanted.start, wanted.end) if committed else []
         waiting = sorted(aborts, key=lambda each: each.first_offset, reverse=True)
@@ -107,7 +107,7 @@ class FolderOrigin:
                 found = _read(partition, offset, committed)
             except OffsetOutOfRange:
                 if not skip_lost or partition.start <= offset:
-                    raise lost(wanted.topic, wanted.partition, offset, wanted.end) from None
+                    raise range_lost(wanted.topic, wanted.partition, offset, wanted.end) from None
                 offset = partition.start
                 continue
             if not found:

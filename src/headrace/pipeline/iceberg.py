@@ -22,8 +22,8 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table as Iceberg
 from pyiceberg.transforms import HourTransform, IdentityTransform
 
+from headrace.pipeline.arrow_schema import FIELDS, HEADERS
 from headrace.pipeline.manifest import OWN, ArchiveInvalid, Commit, sync
-from headrace.pipeline.rows import FIELDS, HEADERS
 from headrace.pipeline.tables import TRIES, TableBusy
 
 NAME = ("headrace", "archive")

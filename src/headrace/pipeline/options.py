@@ -114,7 +114,7 @@ class ValueOptions:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ColumnSelection:
     """Columns of a record, in the order in which Spark wants them."""
 
     names: tuple[str, ...]
@@ -122,7 +122,7 @@ class Chosen:
     """Those of bytes that are taken for text."""
 
     @classmethod
-    def all(cls, headers: bool) -> Chosen:
+    def all(cls, headers: bool) -> ColumnSelection:
         return cls((*RECORD_NAMES, HEADERS) if headers else RECORD_NAMES)
 
 

@@ -13,18 +13,18 @@ import pyarrow as pa
 
 from headrace.pipeline.options import SourceOptions
 from headrace.pipeline.origin import Range, is_archive
-from headrace.pipeline.reading import record_batches
+from headrace.pipeline.range_reader import read_range
 
 STRETCH = 200_000
 
 
-def ordered_batches(options: SourceOptions, wanted: Range) -> Generator[pa.RecordBatch, None, None]:
+def read_in_order(options: SourceOptions, wanted: Range) -> Generator[pa.RecordBatch, None, None]:
     """Blocks of some megabytes, one behind the other."""
     if not is_archive(options):
-        yield from record_batches(options, wanted)
+        yield from read_range(options, wanted)
         return
     for start in range(wanted.start, wanted.end, STRETCH):
         stretch = replace(wanted, start=start, end=min(start + STRETCH, wanted.end))
-        blocks = list(record_batches(options, stretch))
+        blocks = list(read_range(options, stretch))
         if blocks:
             yield from pa.Table.from_batches(blocks).sort_by("offset").combine_chunks().to_batches()

@@ -71,13 +71,13 @@ class Origin(Catalogue, Protocol):
         ...
 
 
-def catalogue_of(options: SourceOptions) -> AbstractAsyncContextManager[Catalogue]:
+def open_catalogue(options: SourceOptions) -> AbstractAsyncContextManager[Catalogue]:
     """What the options name, to plan with."""
     if is_archive(options):
         from headrace.pipeline.archive import ArchiveCatalogue
 
-        return ArchiveCatalogue.opened(options.folder)
-    return origin_of(options)
+        return ArchiveCatalogue.open(options.folder)
+    return open_origin(options)
 
 
 def is_archive(options: SourceOptions) -> bool:
@@ -89,19 +89,19 @@ def is_archive(options: SourceOptions) -> bool:
     return Path(options.folder, OWN).is_dir()
 
 
-def origin_of(options: SourceOptions) -> AbstractAsyncContextManager[Origin]:
+def open_origin(options: SourceOptions) -> AbstractAsyncContextManager[Origin]:
     """What the options name, to read from."""
     # Imported here: a task that asks a broker does not pay for the log's code, nor the other way round.
     if options.folder:
         from headrace.pipeline.folder import FolderOrigin
 
-        return FolderOrigin.opened(options.folder)
+        return FolderOrigin.open(options.folder)
     from headrace.pipeline.broker import BrokerOrigin
 
-    return BrokerOrigin.opened(options)
+    return BrokerOrigin.open(options)
 
 
-def lost(topic: str, partition: int, start: int, end: int) -> DataLost:
+def range_lost(topic: str, partition: int, start: int, end: int) -> DataLost:
     """What is said where records of a range are gone while it is read."""
     return DataLost(
         f"{topic}-{partition}: the records from {start} to {end} were to be read, and not all of them are in the log "

@@ -24,20 +24,20 @@ def metrics(source: Any) -> dict[str, str]:
     }
 
 
-def waiting(source: Any) -> int | None:
+def count_waiting(source: Any) -> int | None:
     """How many offsets wait, over all partitions; None where the progress does not say."""
     behind = _behind(source)
     return sum(behind.values()) if behind else None
 
 
-def offsets_of(said: Any) -> dict[tuple[str, int], int]:
+def parse_offsets(said: Any) -> dict[tuple[str, int], int]:
     """Offsets by topic and partition, from {topic: {partition: offset}}: parsed, as text, or none at all."""
     by_topic = json.loads(said) if isinstance(said, str) else said
     return {(topic, int(index)): offset for topic, each in (by_topic or {}).items() for index, offset in each.items()}
 
 
 def _behind(source: Any) -> dict[tuple[str, int], int]:
-    done, there = (offsets_of(_field(source, name)) for name in ("endOffset", "latestOffset"))
+    done, there = (parse_offsets(_field(source, name)) for name in ("endOffset", "latestOffset"))
     return {each: max(0, offset - done.get(each, 0)) for each, offset in there.items()}
 
 

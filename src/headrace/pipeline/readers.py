@@ -1,8 +1,8 @@
 """How Spark reads: a batch read, one that takes filters, and a stream.
 
-Reads are planned in the driver (`planning`) and done by tasks (`reading`), each of which asks the broker for its own
-range. A stream's offsets are JSON as in Spark's source, and the consumer group of the query (`kafka.group.id`) follows
-them, so that every Kafka tool shows its lag.
+Reads are planned in the driver (`read_plan`) and done by tasks (`range_reader`), each of which asks the broker for its
+own range. A stream's offsets are JSON as in Spark's source, and the consumer group of the query (`kafka.group.id`)
+follows them, so that every Kafka tool shows its lag.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from headrace.errors import HeadraceError
-from headrace.pipeline import planning
-from headrace.pipeline.options import EARLIEST, LATEST, Chosen, Partition, Position, SourceOptions
-from headrace.pipeline.origin import Catalogue, DataLost, Range, catalogue_of
-from headrace.pipeline.planning import Offsets
+from headrace.pipeline import read_plan
+from headrace.pipeline.options import EARLIEST, LATEST, ColumnSelection, Partition, Position, SourceOptions
+from headrace.pipeline.origin import Catalogue, DataLost, Range, open_catalogue
+from headrace.pipeline.read_plan import Offsets
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.pipeline.decoded import Decoded
+    from headrace.pipeline.value_columns import ValueColumns
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ NO_TIME = 1 << 62
 REFUSED_SECONDS = 5.0
 
 
-class Piece(InputPartition):
+class RangePartition(InputPartition):
     """What one task reads."""
 
     def __init__(self, wanted: Range, since: int, until: int) -> None:
@@ -64,9 +64,11 @@ class Piece(InputPartition):
 class Reader(DataSourceReader):
     """A batch read."""
 
-    def __init__(self, options: SourceOptions, decoded: Decoded | None = None, columns: Chosen | None = None) -> None:
+    def __init__(
+        self, options: SourceOptions, values: ValueColumns | None = None, columns: ColumnSelection | None = None
+    ) -> None:
         self._options = options
-        self._decoded = decoded
+        self._values = values
         self._columns = columns
         # What filters on offset and time leave over.
         self._first = 0
@@ -79,32 +81,32 @@ class Reader(DataSourceReader):
 
     async def _plan(self, origin: Catalogue) -> Sequence[InputPartition]:
         options = self._options
-        partitions = await planning.partitions_of(origin, options)
-        planning.check_named(options, partitions)
-        first, last = await planning.bounds(origin, options, partitions)
-        start = await planning.offsets_at(origin, options, options.start, partitions)
-        end = await planning.offsets_at(origin, options, options.end, partitions)
+        partitions = await read_plan.find_partitions(origin, options)
+        read_plan.check_positions(options, partitions)
+        first, last = await read_plan.log_bounds(origin, options, partitions)
+        start = await read_plan.resolve_offsets(origin, options, options.start, partitions)
+        end = await read_plan.resolve_offsets(origin, options, options.end, partitions)
         if self._since > -NO_TIME:
-            by_time = await planning.offsets_at(origin, options, Position(time=max(0, self._since)), partitions)
+            by_time = await read_plan.resolve_offsets(origin, options, Position(time=max(0, self._since)), partitions)
             start = {each: max(offset, by_time[each]) for each, offset in start.items()}
         for each in partitions:
             if start[each] < first[each]:
                 if options.fail_on_data_loss:
-                    raise DataLost(_lost(each, start[each], first[each]))
+                    raise DataLost(_describe_lost(each, start[each], first[each]))
                 start[each] = first[each]
             start[each] = max(start[each], self._first)
             end[each] = min(end[each], last[each], self._last)
-        pieces = await planning.split(origin, options, start, end)
-        return [Piece(each, self._since, self._until) for each in pieces]
+        pieces = await read_plan.split_ranges(origin, options, start, end)
+        return [RangePartition(each, self._since, self._until) for each in pieces]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Where nothing was planned, Spark runs one task all the same, with a partition of its own.
-        if not isinstance(partition, Piece):
+        if not isinstance(partition, RangePartition):
             return iter(())
-        from headrace.pipeline.reading import record_batches
+        from headrace.pipeline.range_reader import read_range
 
-        return record_batches(
-            self._options, partition.wanted, partition.since, partition.until, self._decoded, self._columns
+        return read_range(
+            self._options, partition.wanted, partition.since, partition.until, self._values, self._columns
         )
 
 
@@ -129,7 +131,7 @@ class FilteringReader(Reader):
             yield each
 
 
-class Asked:
+class CatalogueConnection:
     """An origin that is asked again and again from Spark's thread. A broker's connections are kept meanwhile: a stream
     without news asks many times a second. A folder is opened for each question, so that others can have it."""
 
@@ -138,9 +140,9 @@ class Asked:
         self._runner: asyncio.Runner | None = None
         self._origin: tuple[AbstractAsyncContextManager[Catalogue], Catalogue] | None = None
 
-    def __reduce__(self) -> tuple[type[Asked], tuple[SourceOptions]]:
+    def __reduce__(self) -> tuple[type[CatalogueConnection], tuple[SourceOptions]]:
         # A task that gets the reader asks for itself.
-        return Asked, (self._options,)
+        return CatalogueConnection, (self._options,)
 
     def __call__(self, ask: Callable[[Catalogue], Awaitable[T]]) -> T:
         if self._options.folder:
@@ -150,7 +152,7 @@ class Asked:
         run = self._runner.get_loop().run_until_complete
         try:
             if self._origin is None:
-                opening = catalogue_of(self._options)
+                opening = open_catalogue(self._options)
                 self._origin = opening, run(opening.__aenter__())
             return run(ask(self._origin[1]))
         except BaseException:
@@ -174,10 +176,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     query and to one that is started again: the log is read from its beginning.
     """
 
-    def __init__(self, options: SourceOptions, decoded: Decoded | None = None, columns: Chosen | None = None) -> None:
+    def __init__(
+        self, options: SourceOptions, values: ValueColumns | None = None, columns: ColumnSelection | None = None
+    ) -> None:
         self._options = options
-        self._asked = Asked(options)
-        self._decoded = decoded
+        self._catalogue = CatalogueConnection(options)
+        self._values = values
         self._columns = columns
         self._until: Offsets | None = None
         """Where a query that takes what is available now ends."""
@@ -190,21 +194,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 -- Spark's name
         async def ask(origin: Catalogue) -> Offsets:
-            partitions = await planning.partitions_of(origin, self._options)
-            planning.check_named(self._options, partitions)
-            return await planning.offsets_at(origin, self._options, self._options.start, partitions)
+            partitions = await read_plan.find_partitions(origin, self._options)
+            read_plan.check_positions(self._options, partitions)
+            return await read_plan.resolve_offsets(origin, self._options, self._options.start, partitions)
 
-        return _as_json(self._asked(ask))
+        return _to_json(self._catalogue(ask))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 -- Spark's name
         most = self._options.offsets_per_trigger
         return ReadMaxRows(most) if most else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 -- Spark's name
-        self._until = self._asked(self._ends)
+        self._until = self._catalogue(self._ends)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 -- Spark's name
-        return _as_json(self._asked(self._ends))
+        return _to_json(self._catalogue(self._ends))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 -- Spark's name
         begun = _from_json(start)
@@ -219,13 +223,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if not self._is_enough(sum(end - since[each] for each, end in ends.items())):
                 return begun
             if isinstance(limit, ReadMaxRows):
-                return planning.limited(since, ends, limit.max_rows)
+                return read_plan.limit_ends(since, ends, limit.max_rows)
             return ends
 
-        found = self._asked(ask)
+        found = self._catalogue(ask)
         if found != begun:
             self._given = monotonic()
-        return _as_json(found)
+        return _to_json(found)
 
     async def _after(self, origin: Catalogue, begun: Offsets, ends: Offsets) -> Offsets:
         """Where the partitions end that are still there. Raises DataLost for those that are gone or were made anew,
@@ -236,13 +240,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Those that are there, and not asked for any more, are nobody's loss.
             for each in missing:
                 if each[1] >= topics.get(each[0], 0):
-                    raise DataLost(_gone(each, begun[each]))
+                    raise DataLost(_describe_gone(each, begun[each]))
         behind = [each for each, end in ends.items() if end < begun.get(each, 0)]
         # A group, or a query that read everything, may stand within a transaction that is open.
         written = await origin.offsets(dict.fromkeys(behind, LATEST), committed=False)
         for each, end in written.items():
             if end < begun[each] and self._options.fail_on_data_loss:
-                raise DataLost(_anew(each, begun[each], end))
+                raise DataLost(_describe_recreated(each, begun[each], end))
         return {**ends, **{each: begun[each] for each, end in written.items() if end >= begun[each]}}
 
     def _is_enough(self, waiting: int) -> bool:
@@ -265,34 +269,34 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 strict = self._options.fail_on_data_loss
                 if last.get(each, -1) < wanted[each]:
                     if strict and each in last:
-                        raise DataLost(_anew(each, wanted[each], last[each]))
+                        raise DataLost(_describe_recreated(each, wanted[each], last[each]))
                     if strict:
-                        raise DataLost(_gone(each, since[each]))
+                        raise DataLost(_describe_gone(each, since[each]))
                     # What is there now is read next, from the beginning.
                     del wanted[each]
                 elif since[each] < first[each]:
                     # A new partition may have lost its first records by retention, like any other.
                     if strict and since[each] == begun.get(each):
-                        raise DataLost(_lost(each, since[each], first[each]))
+                        raise DataLost(_describe_lost(each, since[each], first[each]))
                     since[each] = min(first[each], wanted[each])
-            return await planning.split(origin, self._options, since, wanted)
+            return await read_plan.split_ranges(origin, self._options, since, wanted)
 
-        return [Piece(each, -NO_TIME, NO_TIME) for each in self._asked(plan)]
+        return [RangePartition(each, -NO_TIME, NO_TIME) for each in self._catalogue(plan)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from headrace.pipeline.reading import record_batches
+        from headrace.pipeline.range_reader import read_range
 
-        assert isinstance(partition, Piece)
-        return record_batches(self._options, partition.wanted, decoded=self._decoded, columns=self._columns)
+        assert isinstance(partition, RangePartition)
+        return read_range(self._options, partition.wanted, values=self._values, columns=self._columns)
 
     def commit(self, end: dict[str, Any]) -> None:
         self._follow(_from_json(end))
 
     def stop(self) -> None:
-        self._asked.close()
+        self._catalogue.close()
 
     async def _ends(self, origin: Catalogue) -> Offsets:
-        partitions = await planning.partitions_of(origin, self._options, only_there=True)
+        partitions = await read_plan.find_partitions(origin, self._options, only_there=True)
         return await origin.offsets(dict.fromkeys(partitions, LATEST), committed=self._options.committed)
 
     def _follow(self, offsets: Offsets) -> None:
@@ -306,7 +310,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             await origin.follow(group, offsets)
 
         try:
-            self._asked(tell)
+            self._catalogue(tell)
             self._followed = offsets
         except HeadraceError as error:
             import structlog
@@ -325,7 +329,7 @@ def _run(options: SourceOptions, ask: Callable[[Catalogue], Awaitable[T]]) -> T:
     """Ask the origin something, from Spark's thread."""
 
     async def asking() -> T:
-        async with catalogue_of(options) as origin:
+        async with open_catalogue(options) as origin:
             return await ask(origin)
 
     return asyncio.run(asking())
@@ -343,28 +347,28 @@ def _interval(each: Filter, value: int) -> tuple[int, int]:
     return -NO_TIME, NO_TIME
 
 
-def _lost(partition: Partition, wanted: int, first: int) -> str:
+def _describe_lost(partition: Partition, wanted: int, first: int) -> str:
     return (
         f"{partition[0]}-{partition[1]}: {wanted} was to be read first, and the log begins at {first}: the records "
         "between are gone (retention, or a topic made anew); failOnDataLoss=false goes on without them"
     )
 
 
-def _gone(partition: Partition, wanted: int) -> str:
+def _describe_gone(partition: Partition, wanted: int) -> str:
     return (
         f"{partition[0]}-{partition[1]}: {wanted} was to be read next, and there is no such partition any more (the "
         "topic was deleted, or made anew with fewer); failOnDataLoss=false goes on without it"
     )
 
 
-def _anew(partition: Partition, wanted: int, end: int) -> str:
+def _describe_recreated(partition: Partition, wanted: int, end: int) -> str:
     return (
         f"{partition[0]}-{partition[1]}: the query has come to {wanted}, and the log ends at {end}: the topic was made "
         "anew, or startingOffsets is beyond its end; failOnDataLoss=false reads what there is from the beginning"
     )
 
 
-def _as_json(offsets: Offsets) -> dict[str, Any]:
+def _to_json(offsets: Offsets) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for (topic, partition), offset in sorted(offsets.items()):
         found.setdefault(topic, {})[str(partition)] = offset

@@ -59,7 +59,7 @@ def session(name: str, master: str, conf: Mapping[str, str] | None = None) -> Sp
         raise SparkMissing(f"{master} needs more: pip install 'headrace[connect]' ({error})") from None
 
 
-def beside(spark: SparkSession, conf: Mapping[str, str] | None = None) -> SparkSession:
+def sibling_session(spark: SparkSession, conf: Mapping[str, str] | None = None) -> SparkSession:
     """A session beside the given one, with settings of its own; behind a Connect server, the given one. Where nothing
     was said of it, a shuffle has as many partitions as tasks run at once: Spark's 200 are for clusters."""
     settings = dict(conf or {})

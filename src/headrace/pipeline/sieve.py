@@ -19,13 +19,13 @@ DATE = r"^\d{4}-\d{2}-\d{2}$"
 TIME = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-]\d{2}:?\d{2})?)?$"
 
 
-def sieve_of(kind: pa.DataType) -> Sieve | None:
+def make_sieve(kind: pa.DataType) -> Sieve | None:
     """A sieve for values of a type; None where msgspec is not installed."""
     try:
         import msgspec
     except ImportError:
         return None
-    decode = msgspec.json.Decoder(_looks_like(kind)).decode
+    decode = msgspec.json.Decoder(_msgspec_type(kind)).decode
     # What msgspec raises, besides its own: a text that is no UTF-8, an object that is nested too deeply.
     refused = (msgspec.MsgspecError, ValueError, RecursionError)
 
@@ -42,17 +42,17 @@ def sieve_of(kind: pa.DataType) -> Sieve | None:
     return sift
 
 
-def _looks_like(kind: pa.DataType) -> Any:
+def _msgspec_type(kind: pa.DataType) -> Any:
     """The type that msgspec is to read a value as."""
     import msgspec
 
     if pa.types.is_struct(kind):
         # By their places: a column's name need not be one in Python.
-        fields = [(f"f{index}", _looks_like(field.type), None) for index, field in enumerate(kind)]
+        fields = [(f"f{index}", _msgspec_type(field.type), None) for index, field in enumerate(kind)]
         names = {f"f{index}": field.name for index, field in enumerate(kind)}
         return msgspec.defstruct("Row", fields, rename=names) | None
     if pa.types.is_list(kind):
-        return list[_looks_like(kind.value_type)] | None  # type: ignore[misc]
+        return list[_msgspec_type(kind.value_type)] | None  # type: ignore[misc]
     if pa.types.is_boolean(kind):
         return bool | None
     if pa.types.is_integer(kind):

@@ -1,7 +1,7 @@
 """The sink `headrace`: rows into topics, exactly once for streams.
 
-Each task writes its rows in one transaction and leaves it open (`writing`); the driver decides about all of them
-(`committing`). Spark makes the writer of a stream anew for each batch, and once more, in another process and without
+Each task writes its rows in one transaction and leaves it open (`sink_task`); the driver decides about all of them
+(`sink_commit`). Spark makes the writer of a stream anew for each batch, and once more, in another process and without
 its state, to commit: so who the driver is, and what it found when the batch began, travels through the tasks and back.
 """
 
@@ -19,11 +19,11 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from headrace.client import Client
-from headrace.pipeline import committing
-from headrace.pipeline.broker import client_of
-from headrace.pipeline.committing import Decisions, Open, SinkError, Standing
+from headrace.pipeline import sink_commit
+from headrace.pipeline.broker import make_client
 from headrace.pipeline.options import SinkOptions
-from headrace.pipeline.writing import check_schema, write_open
+from headrace.pipeline.sink_commit import CommitCoordinator, DriverState, OpenTransaction, SinkError
+from headrace.pipeline.sink_task import check_schema, write_transaction
 
 T = TypeVar("T")
 
@@ -32,12 +32,12 @@ QUERY_ID = "sql.streaming.queryId"
 
 
 @dataclass(frozen=True)
-class Written(WriterCommitMessage):
+class TaskMessage(WriterCommitMessage):
     """What a task has written, for the driver to decide about."""
 
-    transaction: Open | None
+    transaction: OpenTransaction | None
     query: str = ""
-    standing: Standing | None = None
+    state: DriverState | None = None
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -48,28 +48,28 @@ class BatchWriter(DataSourceArrowWriter):
         self._options = options
         self._application = options.application or f"headrace-write-{uuid4()}"
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        return Written(write_open(self._options, _transactional_id(self._application), iterator))
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
+        return TaskMessage(write_transaction(self._options, _transactional_id(self._application), iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        opened = _opened(messages)
+        opened = _transactions(messages)
 
         async def ask(client: Client) -> None:
-            await committing.must_be_open(client, opened)
-            lost = [each for each in await committing.commit(client, opened) if each is not None]
+            await sink_commit.check_open(client, opened)
+            lost = [each for each in await sink_commit.commit(client, opened) if each is not None]
             if lost:
-                raise committing.RowsLost(
+                raise sink_commit.RowsLost(
                     f"the write is done in part: {len(lost)} of {len(opened)} transactions were aborted by their "
                     f"timeout, and {sum(each.rows for each in lost)} rows with them; give a longer transactionTimeout"
                 )
-            await committing.sweep(client, self._application)
+            await sink_commit.sweep(client, self._application)
 
         _run(self._options, ask)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         async def ask(client: Client) -> None:
-            await committing.abort(client, _opened(messages))
-            await committing.sweep(client, self._application)
+            await sink_commit.abort(client, _transactions(messages))
+            await sink_commit.sweep(client, self._application)
 
         _run(self._options, ask)
 
@@ -80,36 +80,36 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         check_schema(_types(schema), options.topic)
         self._options = options
-        self._standing: Standing | None = None
+        self._state: DriverState | None = None
 
     def prepare(self) -> None:
         """Before the tasks of a batch, in the driver."""
-        self._standing = _run(self._options, lambda client: self._decisions(client).prepare())
+        self._state = _run(self._options, lambda client: self._coordinator(client).prepare())
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         context = TaskContext.get()
         assert context is not None
         query = context.getLocalProperty(QUERY_ID) or ""
-        written = write_open(self._options, _transactional_id(self._options.application), iterator)
-        return Written(written, query, self._standing)
+        written = write_transaction(self._options, _transactional_id(self._options.application), iterator)
+        return TaskMessage(written, query, self._state)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 -- Spark's name
         if not messages:
             return
-        standing, query = _standing(messages)
-        opened = _opened(messages)
-        _run(self._options, lambda client: self._decisions(client).commit(standing, query, batchId, opened))
+        state, query = _driver_state(messages)
+        opened = _transactions(messages)
+        _run(self._options, lambda client: self._coordinator(client).commit(state, query, batchId, opened))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 -- Spark's name
-        opened = _opened(messages)
+        opened = _transactions(messages)
         if not opened:
             return
-        standing, _ = _standing(messages)
-        _run(self._options, lambda client: self._decisions(client).abort(standing, opened))
+        state, _ = _driver_state(messages)
+        _run(self._options, lambda client: self._coordinator(client).abort(state, opened))
 
-    def _decisions(self, client: Client) -> Decisions:
+    def _coordinator(self, client: Client) -> CommitCoordinator:
         options = self._options
-        return Decisions(client, options.application, fail_on_data_loss=options.fail_on_data_loss)
+        return CommitCoordinator(client, options.application, fail_on_data_loss=options.fail_on_data_loss)
 
 
 def _types(schema: StructType) -> dict[str, str]:
@@ -123,15 +123,15 @@ def _transactional_id(application: str) -> str:
     return f"{application}-{context.partitionId()}-{context.attemptNumber()}"
 
 
-def _opened(messages: Sequence[WriterCommitMessage | None]) -> list[Open]:
-    return [each.transaction for each in messages if isinstance(each, Written) and each.transaction is not None]
+def _transactions(messages: Sequence[WriterCommitMessage | None]) -> list[OpenTransaction]:
+    return [each.transaction for each in messages if isinstance(each, TaskMessage) and each.transaction is not None]
 
 
-def _standing(messages: Sequence[WriterCommitMessage | None]) -> tuple[Standing, str]:
+def _driver_state(messages: Sequence[WriterCommitMessage | None]) -> tuple[DriverState, str]:
     """The driver that began the batch, and its query."""
     for each in messages:
-        if isinstance(each, Written) and each.standing is not None:
-            return each.standing, each.query
+        if isinstance(each, TaskMessage) and each.state is not None:
+            return each.state, each.query
     raise SinkError("the batch was not prepared: this Spark makes writers in another order than the sink knows")
 
 
@@ -139,7 +139,7 @@ def _run(options: SinkOptions, ask: Callable[[Client], Awaitable[T]]) -> T:
     """Ask the broker something, from Spark's thread."""
 
     async def asking() -> T:
-        async with client_of(options) as client:
+        async with make_client(options) as client:
             return await ask(client)
 
     return asyncio.run(asking())

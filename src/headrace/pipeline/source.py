@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from headrace.pipeline.columns import chosen, columns_of
-from headrace.pipeline.options import Chosen, InvalidOption, parse, parse_sink, parse_values
+from headrace.pipeline.columns import build_ddl, select_columns
+from headrace.pipeline.options import ColumnSelection, InvalidOption, parse, parse_sink, parse_values
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-    from headrace.pipeline.decoded import Decoded
+    from headrace.pipeline.value_columns import ValueColumns
 
 FILTERS_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 SINK_WORKER = "pyspark.sql.worker.python_streaming_sink_runner"
@@ -43,7 +43,7 @@ class HeadraceSource(DataSource):
                 "Spark keeps the options of a table from sources that are written in Python, so there can be no table: "
                 "CREATE TEMPORARY VIEW ... USING headrace OPTIONS (...) makes a view of a topic"
             )
-        return columns_of(parse_values(self.options), self._headers)
+        return build_ddl(parse_values(self.options), self._headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from headrace.pipeline.readers import FilteringReader, Reader
@@ -81,14 +81,14 @@ class HeadraceSource(DataSource):
     def _headers(self) -> bool:
         return str(self.options.get("includeHeaders", "false")).lower() == "true"
 
-    def _columns(self, schema: StructType) -> tuple[Decoded | None, Chosen | None]:
+    def _columns(self, schema: StructType) -> tuple[ValueColumns | None, ColumnSelection | None]:
         """What the columns that Spark wants are made of: values that are decoded, or records as they are."""
         options = parse_values(self.options)
         if not options.json:
-            return None, chosen(options, self._headers, schema)
-        from headrace.pipeline.decoded import Decoded
+            return None, select_columns(options, self._headers, schema)
+        from headrace.pipeline.value_columns import ValueColumns
 
-        return Decoded.by(options, self._headers, schema), None
+        return ValueColumns.from_schema(options, self._headers, schema), None
 
 
 def _in_worker(name: str) -> bool:

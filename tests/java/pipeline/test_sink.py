@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests import apache
-from tests.pipeline import test_committing as same
+from tests.pipeline import test_sink_commit as same
 from tests.pipeline.topics import Topics
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]

@@ -14,8 +14,8 @@ from threading import Event
 from typing import Any
 
 from headrace.client import Client
-from headrace.pipeline import committing
-from headrace.pipeline.committing import Decisions, Note, Open
+from headrace.pipeline import sink_commit
+from headrace.pipeline.sink_commit import CommitCoordinator, Note, OpenTransaction
 
 BEFORE, WITHIN, BEHIND = "before the decision", "behind the decision", "behind the commit"
 
@@ -55,21 +55,21 @@ def die(*_: object) -> None:
 
 def main() -> None:
     bootstrap, topic, into, root, where = sys.argv[1:]
-    write = Decisions._write
+    write = CommitCoordinator._write
 
-    async def writing(self: Decisions, driver: Any, note: Note) -> None:
+    async def writing(self: CommitCoordinator, driver: Any, note: Note) -> None:
         if note.done == (where == BEHIND):
             die()
         await write(self, driver, note)
 
-    async def ending(client: Client, transactions: Sequence[Open]) -> list[Open | None]:
+    async def ending(client: Client, transactions: Sequence[OpenTransaction]) -> list[OpenTransaction | None]:
         die()
         return []
 
     if where == WITHIN:
-        committing.commit = ending
+        sink_commit.commit = ending
     else:
-        Decisions._write = writing  # type: ignore[method-assign]
+        CommitCoordinator._write = writing  # type: ignore[method-assign]
     with job_of(bootstrap, topic, Path(root), into=into) as job:
         job.run(None, lambda _: None, Event())
 

@@ -14,8 +14,8 @@ from typing import Any
 from tests.pipeline.jobs.dying_logs import BEHIND, WITHIN
 
 from headrace.client import Client
-from headrace.pipeline import committing
-from headrace.pipeline.committing import Decisions, Note, Open
+from headrace.pipeline import sink_commit
+from headrace.pipeline.sink_commit import CommitCoordinator, Note, OpenTransaction
 
 
 def replay_here(**options: Any) -> Any:
@@ -37,16 +37,16 @@ def die(*_: object) -> None:
 
 def main() -> None:
     bootstrap, topic, into, where = sys.argv[1:]
-    write, commit = Decisions._write, committing.commit
+    write, commit = CommitCoordinator._write, sink_commit.commit
 
-    async def writing(self: Decisions, driver: Any, note: Note) -> None:
+    async def writing(self: CommitCoordinator, driver: Any, note: Note) -> None:
         if note.batch == 1 and note.done == (where == BEHIND):
             die()
         await write(self, driver, note)
 
     ended = 0
 
-    async def ending(client: Client, transactions: Sequence[Open]) -> list[Open | None]:
+    async def ending(client: Client, transactions: Sequence[OpenTransaction]) -> list[OpenTransaction | None]:
         nonlocal ended
         ended += 1
         if ended == 2:
@@ -56,9 +56,9 @@ def main() -> None:
         return await commit(client, transactions)
 
     if where == WITHIN:
-        committing.commit = ending
+        sink_commit.commit = ending
     else:
-        Decisions._write = writing  # type: ignore[method-assign]
+        CommitCoordinator._write = writing  # type: ignore[method-assign]
     replay_here(topics=[topic], bootstrap=bootstrap, into=into, application=f"replay-{into}", round_rows=100)
 
 

@@ -36,7 +36,7 @@ from headrace.pipeline.jobs.replay.running import Runner  # noqa: E402
 from headrace.pipeline.manifest import Manifest  # noqa: E402
 from headrace.pipeline.options import InvalidOption  # noqa: E402
 from headrace.pipeline.origin import Range  # noqa: E402
-from headrace.pipeline.writing import InvalidRows  # noqa: E402
+from headrace.pipeline.sink_task import InvalidRows  # noqa: E402
 
 NOON = 1_704_110_400_000
 

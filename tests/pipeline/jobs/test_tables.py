@@ -19,11 +19,11 @@ pytest.importorskip("pyiceberg")
 
 import headrace  # noqa: E402 -- the packages above may be missing
 from headrace.pipeline import delta, iceberg, tables  # noqa: E402
+from headrace.pipeline.arrow_schema import FIELDS, HEADERS  # noqa: E402
 from headrace.pipeline.manifest import ArchiveInvalid, newest  # noqa: E402
 from headrace.pipeline.options import parse  # noqa: E402
 from headrace.pipeline.origin import Range  # noqa: E402
-from headrace.pipeline.reading import record_batches  # noqa: E402
-from headrace.pipeline.rows import FIELDS, HEADERS  # noqa: E402
+from headrace.pipeline.range_reader import read_range  # noqa: E402
 
 KINDS = ("delta", "iceberg")
 
@@ -98,7 +98,7 @@ def test_the_source_reads_it(topics: Topics, tmp_path: Path, kind: str) -> None:
         topics.fill(topic, [b"%d" % hour] * 10, timestamp=NOON + hour * HOUR, headers=[("h", None)])
     drain(topics, root, topic, table=kind)
     given = parse({"path": str(root), "subscribe": topic, "includeHeaders": "true"}, streaming=False)
-    blocks = list(record_batches(given, Range(topic, 0, 5, 25)))
+    blocks = list(read_range(given, Range(topic, 0, 5, 25)))
     assert {block.schema for block in blocks} == {blocks[0].schema}
     assert list(blocks[0].schema) == [*FIELDS, HEADERS]
     assert sorted(row["offset"] for block in blocks for row in block.to_pylist()) == list(range(5, 25))
@@ -112,7 +112,7 @@ def test_the_source_reads_it(topics: Topics, tmp_path: Path, kind: str) -> None:
         table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
         topics.fill(topic, [b"more"], timestamp=NOON)
         drain(topics, root, topic, table=kind)
-        blocks = list(record_batches(given, Range(topic, 0, 0, 32)))
+        blocks = list(read_range(given, Range(topic, 0, 0, 32)))
         assert sorted(row["offset"] for block in blocks for row in block.to_pylist()) == list(range(32))
 
 

@@ -46,7 +46,7 @@ def archive(
         check(folder, kind, interval)
         return ()
 
-    with job.running(check) as running:
+    with job.start(check) as running:
         from headrace.pipeline.jobs import archive as run
 
         done = run(

@@ -147,7 +147,7 @@ def audit(
             Threshold.parse(each or "0")
         return ()
 
-    with job.running(check, stoppable=False) as running:
+    with job.start(check, stoppable=False) as running:
         from headrace.pipeline.jobs import audit as run
         from headrace.pipeline.jobs.audit_log import ID_HEADER
         from headrace.pipeline.jobs.audit_report import JUDGED

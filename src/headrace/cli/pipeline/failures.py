@@ -23,7 +23,7 @@ class JobFailed(HeadraceError):
 
 
 @contextmanager
-def explained(stop: Event | None = None) -> Iterator[None]:
+def explain_errors(stop: Event | None = None) -> Iterator[None]:
     """Turn errors that a user can act on into errors of Headrace. `stop` is set when the job was asked to end."""
     try:
         yield

@@ -21,8 +21,8 @@ import typer
 from headrace.cli.options import Options, add_options, assignments
 from headrace.cli.pipeline import preflight
 from headrace.cli.pipeline.display import Display
-from headrace.cli.pipeline.failures import explained
-from headrace.cli.pipeline.settings import with_file
+from headrace.cli.pipeline.failures import explain_errors
+from headrace.cli.pipeline.settings import merge_file
 from headrace.targets import local_path
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ OPTIONS: Options = {
 
 
 @dataclass(frozen=True)
-class Running:
+class Run:
     """A job that runs: its Spark, its display, and the event that stops it."""
 
     spark: SparkSession
@@ -103,14 +103,14 @@ class Job:
     conf: Mapping[str, str]
 
     @contextmanager
-    def running(
+    def start(
         self,
         check: Callable[[], Sequence[str]],
         *,
         writes: str = "",
         stoppable: bool = True,
         shaped: bool = False,
-    ) -> Iterator[Running]:
+    ) -> Iterator[Run]:
         """A Spark for this job. `check` raises where the job's own flags are wrong, and returns the topics that the job
         writes. `writes` is the broker that gets results. On a signal, a `stoppable` job ends after its current round.
         `shaped`: options may change the shape of a row."""
@@ -119,13 +119,13 @@ class Job:
 
         # The display has everything below a warning.
         logs.log_like_a_server("warning", "auto")
-        with explained():
+        with explain_errors():
             preflight.check_packages()
             written = check()
             preflight.check(self.master, self.source, writes, written, shaped=shaped)
             with Display(self.name) as display:
                 display.show(0, "starting Spark")
-                with holding_signals() as held:
+                with hold_signals() as held:
                     spark = session.session(f"headrace {self.name}", self.master, self.conf)
                 try:
                     if held and not stoppable:
@@ -133,8 +133,8 @@ class Job:
                     stop = stop_on_signals() if stoppable else Event()
                     if held:
                         stop.set()
-                    with explained(stop):
-                        yield Running(spark, display, stop)
+                    with explain_errors(stop):
+                        yield Run(spark, display, stop)
                 finally:
                     _stop(spark)
 
@@ -151,7 +151,7 @@ def job(command: Callable[..., None]) -> Callable[..., None]:
 
     def run(config: str, **flags: Any) -> None:
         flags = {flag: [] if value is None else value for flag, value in flags.items()}
-        settings = with_file(flags, config, name)
+        settings = merge_file(flags, config, name)
         data = settings.pop("data")
         data = local_path(data, "--data") if data else ""
         bootstrap = settings.pop("bootstrap") or BOOTSTRAP
@@ -174,7 +174,7 @@ def split(text: str) -> list[str]:
 
 
 @contextmanager
-def holding_signals() -> Iterator[list[int]]:
+def hold_signals() -> Iterator[list[int]]:
     """Hold SIGINT and SIGTERM back. The Java that PySpark starts never ends if this process ends before the two have
     connected."""
     held: list[int] = []

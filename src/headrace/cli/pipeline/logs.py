@@ -85,7 +85,7 @@ def logs(
         check(folder, size, late, interval, into)
         return [into] if into else []
 
-    with job.running(check, writes=job.bootstrap if into else "") as running:
+    with job.start(check, writes=job.bootstrap if into else "") as running:
         from headrace.pipeline.jobs import logs as run
 
         done = run(

@@ -99,7 +99,7 @@ def check_master(master: str) -> None:
 
 
 def check_topics(source: Mapping[str, Any]) -> None:
-    from headrace.pipeline import planning
+    from headrace.pipeline import read_plan
     from headrace.pipeline.jobs.rounds import TOPICS, ask, source_of
 
     ways = [flag for flag in ("topics", "pattern") if source[flag]]
@@ -112,17 +112,17 @@ def check_topics(source: Mapping[str, Any]) -> None:
     if not options.folder:
         check_broker(options)
     # A pattern may fit nothing yet.
-    ask(options, lambda origin: planning.partitions_of(origin, options))
+    ask(options, lambda origin: read_plan.find_partitions(origin, options))
 
 
 def check_broker(options: SourceOptions) -> None:
     """Connect once, without retries."""
     import asyncio
 
-    from headrace.pipeline.broker import client_of
+    from headrace.pipeline.broker import make_client
 
     async def reach() -> None:
-        async with client_of(options) as client:
+        async with make_client(options) as client:
             await client.cluster.any_node()
 
     asyncio.run(reach())

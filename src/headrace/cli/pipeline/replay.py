@@ -72,7 +72,7 @@ def replay(
         return [into] if into else []
 
     with (
-        job.running(check, writes=broker, shaped=bool(function) and per == "frame") as running,
+        job.start(check, writes=broker, shaped=bool(function) and per == "frame") as running,
         _going_on(bool(into) and not multiple and not dry_run) as begun,
     ):
         from headrace.pipeline.jobs import replay as run

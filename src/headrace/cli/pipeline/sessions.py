@@ -89,7 +89,7 @@ def sessions(
         check_times(lateness=late, idle=resting, forget=silent, every=interval)
         return list(names_of(to).values())
 
-    with job.running(check, writes=job.bootstrap) as running:
+    with job.start(check, writes=job.bootstrap) as running:
         from headrace.pipeline.jobs import sessions as run
         from headrace.pipeline.jobs.sessions_state import Fields
 

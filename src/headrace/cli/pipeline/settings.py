@@ -13,7 +13,7 @@ from headrace.targets import local_path
 SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
-def with_file(flags: dict[str, Any], path: str, table: str) -> dict[str, Any]:
+def merge_file(flags: dict[str, Any], path: str, table: str) -> dict[str, Any]:
     """Flags, with the values of the file's table for flags that are not given: those are empty texts, false, and empty
     lists."""
     if not path:

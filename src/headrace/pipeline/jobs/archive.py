@@ -23,7 +23,7 @@ import structlog
 
 from headrace.errors import HeadraceError
 from headrace.logs import log_like_a_library
-from headrace.pipeline import planning
+from headrace.pipeline import read_plan
 from headrace.pipeline.jobs import rounds
 from headrace.pipeline.jobs.folders import ARCHIVE, check_folder, target
 from headrace.pipeline.manifest import Commit, Manifest, StagedFile
@@ -181,8 +181,8 @@ class Archiver:
         return commit
 
     async def _ends(self, origin: Catalogue) -> dict[Partition, int]:
-        partitions = await planning.partitions_of(origin, self._source)
-        return await planning.offsets_at(origin, self._source, self._source.end, partitions)
+        partitions = await read_plan.find_partitions(origin, self._source)
+        return await read_plan.resolve_offsets(origin, self._source, self._source.end, partitions)
 
     async def _plan(self, origin: Catalogue, until: Mapping[Partition, int] | None) -> tuple[list[Range], int]:
         """What is there and not archived, and about how many bytes that is."""
@@ -223,7 +223,7 @@ def share_out(ranges: Sequence[Range], waiting: int, file_bytes: int) -> tuple[l
     a_file = max(1, total * file_bytes // max(1, waiting)) if waiting > file_bytes else total
     start = {(each.topic, each.partition): each.start for each in ranges}
     end = {(each.topic, each.partition): each.end for each in ranges}
-    end = planning.limited(start, end, a_file * ROUND_FILES)
+    end = read_plan.limit_ends(start, end, a_file * ROUND_FILES)
     taken = [Range(*each, start[each], last) for each, last in sorted(end.items()) if last > start[each]]
     tasks: list[list[Range]] = []
     room = 0

@@ -20,7 +20,7 @@ import structlog
 
 from headrace.errors import HeadraceError
 from headrace.logs import log_like_a_library
-from headrace.pipeline import planning
+from headrace.pipeline import read_plan
 from headrace.pipeline.jobs.audit_log import (
     CHOSEN_BY,
     ID_HEADER,
@@ -53,8 +53,8 @@ from headrace.pipeline.jobs.audit_report import (
 )
 from headrace.pipeline.jobs.rounds import SHAPING
 from headrace.pipeline.options import Partition, parse
-from headrace.pipeline.origin import Catalogue, catalogue_of
-from headrace.pipeline.session import beside
+from headrace.pipeline.origin import Catalogue, open_catalogue
+from headrace.pipeline.session import sibling_session
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -123,7 +123,7 @@ def audit(
     loss, twice, deleted = (Threshold.parse(each) for each in (max_loss, max_duplicates, max_deleted))
     start, end = span(since, until, settle)
     say = progress or (lambda _: None)
-    spark = beside(spark)
+    spark = sibling_session(spark)
 
     say("looking which topics and queues there are")
     given = {
@@ -233,13 +233,13 @@ def _look(
     notes: list[str] = []
 
     async def ask() -> tuple[tuple[str, ...], Mapping[str, int], list[Partition], list[WatchedQueue]]:
-        async with catalogue_of(source) as origin:
-            partitions = await planning.partitions_of(origin, source)
+        async with open_catalogue(source) as origin:
+            partitions = await read_plan.find_partitions(origin, source)
             names = tuple(dict.fromkeys(topic for topic, _ in partitions))
             if pattern:
                 names = tuple(name for name in names if not name.startswith("__") and name != REPORTS)
             mine = [each for each in partitions if each[0] in names]
-            begins, _ = await planning.bounds(origin, source, mine)
+            begins, _ = await read_plan.log_bounds(origin, source, mine)
             found = [each for group in groups for each in await _group(origin, group, begins)]
             return names, await origin.topics(), mine, found
 

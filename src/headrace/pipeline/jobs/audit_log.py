@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
 from headrace.format.sampling import REDRIVEN, TRACEPARENT
-from headrace.pipeline import planning
+from headrace.pipeline import read_plan
 from headrace.pipeline.jobs.audit_queues import WatchedQueue
 from headrace.pipeline.jobs.audit_report import GivenUp, Kept
 from headrace.pipeline.jobs.rounds import ask
@@ -116,7 +116,7 @@ def kept(messages: DataFrame) -> list[Kept]:
 def given_up(spark: SparkSession, looking: Looking, topics: Sequence[str]) -> dict[str, GivenUp]:
     """What the log may have had of the topics, and has no more."""
     compacted = _compacted(looking, topics)
-    first, last = ask(looking.source, lambda origin: planning.bounds(origin, looking.source, _of(looking, topics)))
+    first, last = ask(looking.source, lambda origin: read_plan.log_bounds(origin, looking.source, _of(looking, topics)))
     cut = {each: offset for each, offset in first.items() if offset}
     oldest = oldest_times(spark, looking, {each: (offset, last[each]) for each, offset in cut.items()})
     found = {}
@@ -136,7 +136,7 @@ def given_up(spark: SparkSession, looking: Looking, topics: Sequence[str]) -> di
 def told_since(spark: SparkSession, looking: Looking, topic: str) -> int:
     """From when on a topic of events has them all, where it has given up some of the range; 0 where it has not."""
     partitions = [(topic, index) for index in range(looking.all_topics.get(topic, 0))]
-    first, last = ask(looking.source, lambda origin: planning.bounds(origin, looking.source, partitions))
+    first, last = ask(looking.source, lambda origin: read_plan.log_bounds(origin, looking.source, partitions))
     cut = {each: (offset, last[each]) for each, offset in first.items() if offset}
     times = oldest_times(spark, looking, cut)
     latest = max((times.get(each, looking.until) for each in cut), default=0)

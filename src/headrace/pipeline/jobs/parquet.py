@@ -19,11 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from headrace.pipeline.arrow_schema import ARCHIVED, FIELDS, HEADERS, LEAST_TIME, MOST_TIME, clip_times
 from headrace.pipeline.manifest import StagedFile, sync
 from headrace.pipeline.options import SourceOptions
 from headrace.pipeline.origin import Range
-from headrace.pipeline.reading import record_batches
-from headrace.pipeline.rows import ARCHIVED, FIELDS, HEADERS, LEAST_TIME, MOST_TIME, within_dates
+from headrace.pipeline.range_reader import read_range
 from headrace.pipeline.tables import ICEBERG, PARQUET
 
 # What is gathered, over all hours, before it is written as row groups.
@@ -143,6 +143,6 @@ def write_ranges(
     files = HourlyFiles(Path(root), Path(staging), file_bytes, schema)
     for wanted in ranges:
         # As exact as the files can have it: what is archived may be deleted from the log.
-        for block in record_batches(options, wanted, dated=False):
-            files.add(wanted.topic, within_dates(block) if table == ICEBERG else block)
+        for block in read_range(options, wanted, dated=False):
+            files.add(wanted.topic, clip_times(block) if table == ICEBERG else block)
     return files.finish()

@@ -1,7 +1,7 @@
 """What a job's driver has found, into a topic, exactly once.
 
 The rows of a commit are few: the driver writes them itself, in one transaction, and decides about it as the sink does
-(`committing.py`), under the commit's number. A commit that is published again is recognised.
+(`sink_commit.py`), under the commit's number. A commit that is published again is recognised.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import TypeVar
 import pyarrow as pa
 
 from headrace.client import Client
-from headrace.pipeline.broker import client_of
-from headrace.pipeline.committing import Decisions
+from headrace.pipeline.broker import make_client
 from headrace.pipeline.options import SinkOptions, parse_sink
-from headrace.pipeline.writing import write_open
+from headrace.pipeline.sink_commit import CommitCoordinator
+from headrace.pipeline.sink_task import write_transaction
 
 T = TypeVar("T")
 
@@ -35,22 +35,22 @@ class Publisher:
         """Write a commit's rows unless they are written. `query` is another one when commits are counted anew."""
         if not values:
             return
-        standing = self._run(lambda decisions: decisions.prepare())
-        note = standing.note
+        state = self._run(lambda decisions: decisions.prepare())
+        note = state.note
         if note is not None and (note.query, note.batch) == (query, commit):
             return
         block = pa.record_batch({"key": pa.array(keys, pa.string()), "value": pa.array(values, pa.string())})
-        opened = write_open(self._options, f"{self._options.application}-0-0", iter([block]))
+        opened = write_transaction(self._options, f"{self._options.application}-0-0", iter([block]))
         assert opened is not None
-        self._run(lambda decisions: decisions.commit(standing, query, commit, [opened]))
+        self._run(lambda decisions: decisions.commit(state, query, commit, [opened]))
 
-    def _run(self, what: Callable[[Decisions], Awaitable[T]]) -> T:
+    def _run(self, what: Callable[[CommitCoordinator], Awaitable[T]]) -> T:
         async def asking() -> T:
-            async with client_of(self._options) as client:
+            async with make_client(self._options) as client:
                 return await what(_decisions(client, self._options))
 
         return asyncio.run(asking())
 
 
-def _decisions(client: Client, options: SinkOptions) -> Decisions:
-    return Decisions(client, options.application, fail_on_data_loss=options.fail_on_data_loss)
+def _decisions(client: Client, options: SinkOptions) -> CommitCoordinator:
+    return CommitCoordinator(client, options.application, fail_on_data_loss=options.fail_on_data_loss)

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import structlog
 
 from headrace.client.errors import ConnectionLost
-from headrace.pipeline import planning
+from headrace.pipeline import read_plan
 from headrace.pipeline.options import InvalidOption, Partition, SourceOptions, parse
-from headrace.pipeline.origin import Catalogue, DataLost, Range, catalogue_of
+from headrace.pipeline.origin import Catalogue, DataLost, Range, open_catalogue
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -130,7 +130,7 @@ def ask(source: SourceOptions, what: Callable[[Catalogue], Awaitable[T]]) -> T:
     """Ask the origin something, from a thread without a loop."""
 
     async def asking() -> T:
-        async with catalogue_of(source) as origin:
+        async with open_catalogue(source) as origin:
             return await what(origin)
 
     return asyncio.run(asking())
@@ -138,9 +138,9 @@ def ask(source: SourceOptions, what: Callable[[Catalogue], Awaitable[T]]) -> T:
 
 async def ends(origin: Catalogue, source: SourceOptions) -> dict[Partition, int]:
     """Where a job ends that does what is there now."""
-    partitions = await planning.partitions_of(origin, source)
-    _, last = await planning.bounds(origin, source, partitions)
-    end = await planning.offsets_at(origin, source, source.end, partitions)
+    partitions = await read_plan.find_partitions(origin, source)
+    _, last = await read_plan.log_bounds(origin, source, partitions)
+    end = await read_plan.resolve_offsets(origin, source, source.end, partitions)
     return {each: min(end[each], last[each]) for each in partitions}
 
 
@@ -155,10 +155,10 @@ async def pending(
 ) -> tuple[list[Range], int]:
     """What is there and not done, and about how many bytes that is. Raises DataLost, in the words of the job: what it
     does with records, and what helps against retention."""
-    partitions = await planning.partitions_of(origin, source)
-    first, last = await planning.bounds(origin, source, partitions)
+    partitions = await read_plan.find_partitions(origin, source)
+    first, last = await read_plan.log_bounds(origin, source, partitions)
     fresh = [each for each in partitions if each not in done]
-    begin = {**done, **await planning.offsets_at(origin, source, source.start, fresh)}
+    begin = {**done, **await read_plan.resolve_offsets(origin, source, source.start, fresh)}
     ranges = []
     for each in partitions:
         if each in done and last[each] < done[each]:
@@ -191,7 +191,7 @@ def taken(ranges: Sequence[Range], waiting: int, most: int) -> list[Range]:
     start = {(each.topic, each.partition): each.start for each in ranges}
     end = {(each.topic, each.partition): each.end for each in ranges}
     total = sum(each.end - each.start for each in ranges)
-    end = planning.limited(start, end, max(1, total * most // waiting) if waiting > most else total)
+    end = read_plan.limit_ends(start, end, max(1, total * most // waiting) if waiting > most else total)
     return [Range(*each, start[each], last) for each, last in sorted(end.items()) if last > start[each]]
 
 

@@ -25,16 +25,16 @@ import structlog
 from headrace.client import EARLIEST, LATEST, BrokerError
 from headrace.errors import HeadraceError
 from headrace.logs import log_like_a_library
-from headrace.pipeline import planning
-from headrace.pipeline.broker import client_of
+from headrace.pipeline import read_plan
+from headrace.pipeline.arrow_schema import MOST_TIME
+from headrace.pipeline.broker import make_client
 from headrace.pipeline.jobs import rounds
 from headrace.pipeline.jobs.folders import CheckpointInvalid, check_checkpoint, take_checkpoint
 from headrace.pipeline.jobs.sessions_story import BROKEN, CHANGE, EVENT, EVENTS, FORGOTTEN, LATE, STATE, Rules
 from headrace.pipeline.options import Partition, SourceOptions, parse
-from headrace.pipeline.origin import catalogue_of
-from headrace.pipeline.progress import offsets_of, waiting
-from headrace.pipeline.rows import MOST_TIME
-from headrace.pipeline.session import beside
+from headrace.pipeline.origin import open_catalogue
+from headrace.pipeline.progress import count_waiting, parse_offsets
+from headrace.pipeline.session import sibling_session
 from headrace.targets import local_path
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def sessions(
         )
     job = _Job(
         # State that outlives a batch lies in RocksDB; a checkpoint keeps the number of its partitions.
-        beside(spark, {STATE_STORE: ROCKSDB}),
+        sibling_session(spark, {STATE_STORE: ROCKSDB}),
         source,
         place,
         out,
@@ -400,7 +400,7 @@ class _Followed:
 
 
 def _told_waiting(sources: Sequence[Mapping[str, Any]]) -> list[int]:
-    return [each for each in map(waiting, sources) if each is not None]
+    return [each for each in map(count_waiting, sources) if each is not None]
 
 
 def _told(observed: Mapping[str, Any]) -> dict[str, int]:
@@ -416,11 +416,11 @@ def _told(observed: Mapping[str, Any]) -> dict[str, int]:
 async def _waiting(options: SourceOptions, checkpoint: Path) -> int:
     """Offsets that a query of this checkpoint has not read: before its first progress, Spark says nothing of that."""
     done = stands_at(checkpoint)
-    async with catalogue_of(options) as origin:
-        partitions = await planning.partitions_of(origin, options)
-        _, last = await planning.bounds(origin, options, partitions)
+    async with open_catalogue(options) as origin:
+        partitions = await read_plan.find_partitions(origin, options)
+        _, last = await read_plan.log_bounds(origin, options, partitions)
         fresh = [each for each in partitions if each not in done]
-        begin = {**done, **await planning.offsets_at(origin, options, options.start, fresh)}
+        begin = {**done, **await read_plan.resolve_offsets(origin, options, options.start, fresh)}
     return sum(max(0, last[each] - begin[each]) for each in partitions)
 
 
@@ -430,7 +430,7 @@ def stands_at(checkpoint: Path) -> dict[Partition, int]:
     if not batches:
         return {}
     # A version, what Spark notes, and the offsets of each source on a line.
-    return offsets_of((checkpoint / "offsets" / str(max(batches))).read_text().splitlines()[2])
+    return parse_offsets((checkpoint / "offsets" / str(max(batches))).read_text().splitlines()[2])
 
 
 def _end(queries: Sequence[StreamingQuery]) -> None:
@@ -444,7 +444,7 @@ def _end(queries: Sequence[StreamingQuery]) -> None:
 
 
 async def _make_topics(broker: SourceOptions, out: Mapping[str, str]) -> None:
-    async with client_of(broker) as client:
+    async with make_client(broker) as client:
         for kind, name in out.items():
             try:
                 await client.admin.create_topic(name, config=COMPACTED if kind in (STATE, COUNTS) else {})
@@ -454,7 +454,7 @@ async def _make_topics(broker: SourceOptions, out: Mapping[str, str]) -> None:
 
 
 async def _is_written(broker: SourceOptions, topic: str) -> bool:
-    async with client_of(broker) as client:
+    async with make_client(broker) as client:
         partitions = [(topic, each.index) for each in (await client.cluster.topic(topic)).partitions]
         ends = await client.admin.list_offsets(dict.fromkeys(partitions, LATEST))
         return any(each.offset > 0 for each in ends.values())
@@ -463,7 +463,7 @@ async def _is_written(broker: SourceOptions, topic: str) -> bool:
 async def _states(broker: SourceOptions, topic: str) -> dict[str, int]:
     """The latest count of each state."""
     found: dict[str, int] = {}
-    async with client_of(broker) as client, client.consumer(committed=True, max_wait=0.1) as consumer:
+    async with make_client(broker) as client, client.consumer(committed=True, max_wait=0.1) as consumer:
         partitions = (await client.cluster.topic(topic)).partitions
         await consumer.assign({(topic, each.index): EARLIEST for each in partitions})
         async for record in consumer.records(await consumer.end_offsets()):

@@ -23,7 +23,7 @@ from headrace.pipeline.jobs.logs.windows import Tally, added, are_errors, tallie
 from headrace.pipeline.jobs.staging import staged
 from headrace.pipeline.manifest import StagedFile
 from headrace.pipeline.options import Partition, SourceOptions
-from headrace.pipeline.ordered import ordered_batches
+from headrace.pipeline.ordered import read_in_order
 from headrace.pipeline.origin import Range
 
 NEVER = -(1 << 62)
@@ -88,7 +88,7 @@ class Counting:
         tallies: list[Tally] = []
         aside = Aside(Path(self.root), Path(self.staging))
         rows = broken = late = errors = 0
-        for block in ordered_batches(self.source, wanted):
+        for block in read_in_order(self.source, wanted):
             fields = lines.read(block)
             good = pc.is_null(fields.reason).to_numpy(zero_copy_only=False)
             times = fields.time.cast(pa.int64()).to_numpy()

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 
-from headrace.pipeline.decoding import JsonDecoder
 from headrace.pipeline.jobs.logs import times
 from headrace.pipeline.jobs.logs.fields import ROLES, Fields, Names, durations
+from headrace.pipeline.json_decoder import JsonDecoder
 
 Path = tuple[str, ...]
 

@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.pipeline.arrow_schema import MOST_TIME
 from headrace.pipeline.jobs.logs.fields import Fields, Names, levels
 from headrace.pipeline.jobs.logs.formats import BEGINS, FORMATS, Parse, parser
 from headrace.pipeline.options import InvalidOption
-from headrace.pipeline.rows import MOST_TIME
 
 AUTO = "auto"
 

@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.client import Delivery
-from headrace.pipeline.broker import client_of
-from headrace.pipeline.committing import Open
+from headrace.pipeline.broker import make_client
 from headrace.pipeline.jobs.staging import staged
 from headrace.pipeline.manifest import StagedFile
 from headrace.pipeline.options import SinkOptions
-from headrace.pipeline.writing import Encoder, InvalidRows, write_open
+from headrace.pipeline.sink_commit import OpenTransaction
+from headrace.pipeline.sink_task import Encoder, InvalidRows, write_transaction
 
 Blocks = Iterator[pa.RecordBatch]
 RECORDS = "records"
@@ -35,7 +35,7 @@ class Answer:
 
     read: int = 0
     written: int = 0
-    opened: Open | None = None
+    opened: OpenTransaction | None = None
     files: tuple[StagedFile, ...] = ()
     behind: float = 0.0
 
@@ -69,7 +69,7 @@ class IntoTransaction:
 
     def __call__(self, blocks: Blocks) -> Answer:
         name = f"{self.options.application}-{_attempt()}"
-        opened = write_open(self.options, name, map(self.shape, blocks))
+        opened = write_transaction(self.options, name, map(self.shape, blocks))
         return Answer(written=opened.rows if opened else 0, opened=opened)
 
 
@@ -85,7 +85,7 @@ class AtOnce:
 
     async def _send(self, blocks: Blocks) -> int:
         rows = 0
-        async with client_of(self.options) as client, client.producer(idempotent=True) as producer:
+        async with make_client(self.options) as client, client.producer(idempotent=True) as producer:
             encoder = Encoder(client, self.options)
             last: list[Delivery] = []
             # In a thread: it waits until records are due, and what was sent goes on meanwhile.

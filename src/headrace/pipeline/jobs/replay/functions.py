@@ -18,9 +18,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.pipeline.arrow_schema import FIELDS, HEADERS
 from headrace.pipeline.options import InvalidOption
-from headrace.pipeline.rows import FIELDS, HEADERS
-from headrace.pipeline.writing import InvalidRows
+from headrace.pipeline.sink_task import InvalidRows
 
 FRAME, BATCHES, PANDAS, ROWS = PER = ("frame", "batches", "pandas", "rows")
 

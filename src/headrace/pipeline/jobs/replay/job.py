@@ -26,9 +26,8 @@ import pyarrow as pa
 import structlog
 
 from headrace.logs import log_like_a_library
-from headrace.pipeline import planning
-from headrace.pipeline.broker import client_of
-from headrace.pipeline.committing import Decisions, Open, Standing
+from headrace.pipeline import read_plan
+from headrace.pipeline.broker import make_client
 from headrace.pipeline.jobs import rounds
 from headrace.pipeline.jobs.folders import PLAN, REPLAY, check_folder, target
 from headrace.pipeline.jobs.replay import functions, running
@@ -37,8 +36,9 @@ from headrace.pipeline.jobs.replay.pacing import Pace
 from headrace.pipeline.jobs.replay.plan import ROUND_ROWS, Plan, plan_of, reached
 from headrace.pipeline.manifest import Manifest
 from headrace.pipeline.options import InvalidOption, Partition, Position, SinkOptions, SourceOptions, parse_sink
-from headrace.pipeline.ordered import ordered_batches
+from headrace.pipeline.ordered import read_in_order
 from headrace.pipeline.origin import Catalogue, Range
+from headrace.pipeline.sink_commit import CommitCoordinator, DriverState, OpenTransaction
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -219,7 +219,7 @@ class Replay:
         for number in range(begin, plan.rounds):
             if self._stop.is_set():
                 break
-            standing: Standing = _decisions(sink, lambda decisions: decisions.prepare())
+            standing: DriverState = _decisions(sink, lambda decisions: decisions.prepare())
             answers = self._runner.run(plan.round(number), deliver)
             opened = [each.opened for each in answers if each.opened is not None]
             _decisions(sink, _deciding(standing, plan.dump(), number, opened))
@@ -297,7 +297,7 @@ class Replay:
         found = []
         for each, offset in done.items():
             if offset < ends[each]:
-                with closing(ordered_batches(self._source, Range(*each, offset, ends[each]))) as blocks:
+                with closing(read_in_order(self._source, Range(*each, offset, ends[each]))) as blocks:
                     block = next(blocks, None)
                 if block is not None:
                     found.append(block.column("timestamp").cast(pa.int64())[0].as_py() // 1000)
@@ -330,7 +330,7 @@ def _sink(topic: str, bootstrap: str, application: str, connection: Mapping[str,
 async def _widest(origin: Catalogue, source: SourceOptions) -> int:
     """How many partitions there are of the topic that has most, those included that have nothing to be read."""
     everything = await origin.topics()
-    return max((everything[topic] for topic, _ in await planning.partitions_of(origin, source)), default=1)
+    return max((everything[topic] for topic, _ in await read_plan.find_partitions(origin, source)), default=1)
 
 
 def _make_topic(sink: SinkOptions, plan: Plan, partitions: int) -> bool:
@@ -338,7 +338,7 @@ def _make_topic(sink: SinkOptions, plan: Plan, partitions: int) -> bool:
     count = max((each.partition + 1 for each in plan.ranges), default=1)
 
     async def ask() -> bool:
-        async with client_of(sink) as client:
+        async with make_client(sink) as client:
             known = {topic.name: len(topic.partitions) for topic in await client.cluster.topics()}
             if sink.topic not in known:
                 await client.admin.create_topic(sink.topic, partitions)
@@ -349,14 +349,14 @@ def _make_topic(sink: SinkOptions, plan: Plan, partitions: int) -> bool:
 
 
 def _deciding(
-    standing: Standing, plan: str, number: int, opened: Sequence[Open]
-) -> Callable[[Decisions], Awaitable[None]]:
+    standing: DriverState, plan: str, number: int, opened: Sequence[OpenTransaction]
+) -> Callable[[CommitCoordinator], Awaitable[None]]:
     return lambda decisions: decisions.commit(standing, plan, number, opened)
 
 
-def _decisions(sink: SinkOptions, what: Callable[[Decisions], Awaitable[T]]) -> T:
+def _decisions(sink: SinkOptions, what: Callable[[CommitCoordinator], Awaitable[T]]) -> T:
     async def asking() -> T:
-        async with client_of(sink) as client:
-            return await what(Decisions(client, sink.application, fail_on_data_loss=sink.fail_on_data_loss))
+        async with make_client(sink) as client:
+            return await what(CommitCoordinator(client, sink.application, fail_on_data_loss=sink.fail_on_data_loss))
 
     return asyncio.run(asking())

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 
-from headrace.pipeline import planning
+from headrace.pipeline import read_plan
 from headrace.pipeline.options import Partition, SourceOptions
 from headrace.pipeline.origin import Catalogue, DataLost, Range
 
@@ -50,10 +50,10 @@ class Plan:
 
 async def plan_of(origin: Catalogue, source: SourceOptions, round_rows: int) -> Plan:
     """The ranges that the options name now. Raises DataLost where the first of them are gone."""
-    partitions = await planning.partitions_of(origin, source)
-    first, last = await planning.bounds(origin, source, partitions)
-    start = await planning.offsets_at(origin, source, source.start, partitions)
-    end = await planning.offsets_at(origin, source, source.end, partitions)
+    partitions = await read_plan.find_partitions(origin, source)
+    first, last = await read_plan.log_bounds(origin, source, partitions)
+    start = await read_plan.resolve_offsets(origin, source, source.start, partitions)
+    end = await read_plan.resolve_offsets(origin, source, source.end, partitions)
     for each in partitions:
         if start[each] < first[each]:
             if source.fail_on_data_loss:

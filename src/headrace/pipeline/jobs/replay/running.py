@@ -19,7 +19,7 @@ from headrace.pipeline.jobs.replay import functions
 from headrace.pipeline.jobs.replay.delivery import Answer, Blocks, Deliver
 from headrace.pipeline.jobs.replay.pacing import Pace, Pacer
 from headrace.pipeline.options import InvalidOption, SourceOptions
-from headrace.pipeline.ordered import ordered_batches
+from headrace.pipeline.ordered import read_in_order
 from headrace.pipeline.origin import Range, is_archive
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Task:
     deliver: Deliver
 
     def __call__(self, wanted: Range) -> Answer:
-        blocks = _Counted(ordered_batches(self.source, wanted))
+        blocks = _Counted(read_in_order(self.source, wanted))
         answer = self.deliver(self.transform(iter(blocks)))
         return replace(answer, read=blocks.rows)
 
@@ -63,7 +63,7 @@ class PacedTask:
     pace: Pace
 
     def __call__(self, wanted: Sequence[Range]) -> Answer:
-        pacer = Pacer([ordered_batches(self.source, each) for each in wanted], self.pace)
+        pacer = Pacer([read_in_order(self.source, each) for each in wanted], self.pace)
         blocks = _Counted(pacer.blocks())
         answer = self.deliver(self.transform(iter(blocks)))
         return replace(answer, read=blocks.rows, behind=pacer.behind)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.pipeline.options import Chosen
+from headrace.pipeline.options import ColumnSelection
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
@@ -31,13 +31,13 @@ HEADERS = pa.field("headers", pa.list_(pa.struct([pa.field("key", pa.string()), 
 ARCHIVED = pa.schema([field for field in FIELDS if field.name != "topic"] + [HEADERS])
 
 
-def schema_of(columns: Chosen) -> pa.Schema:
+def select_fields(columns: ColumnSelection) -> pa.Schema:
     """Columns that Spark wants, as it wants them."""
     fields = {field.name: field for field in (*FIELDS, HEADERS)}
     return pa.schema([pa.field(name, pa.string()) if name in columns.texts else fields[name] for name in columns.names])
 
 
-def within_dates(block: pa.RecordBatch) -> pa.RecordBatch:
+def clip_times(block: pa.RecordBatch) -> pa.RecordBatch:
     """The block with times that dates have, the last of them for those behind it: a record may have any number for its
     time, if nanoseconds were taken for milliseconds, say, and one must not end a query."""
     place = block.schema.get_field_index("timestamp")

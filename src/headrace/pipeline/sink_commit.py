@@ -49,7 +49,7 @@ class RowsLost(SinkError):
 
 
 @dataclass(frozen=True)
-class Open:
+class OpenTransaction:
     """A task's transaction, flushed and not ended."""
 
     transactional_id: str
@@ -64,7 +64,7 @@ class Note:
 
     query: str
     batch: int
-    transactions: tuple[Open, ...] = ()
+    transactions: tuple[OpenTransaction, ...] = ()
     done: bool = True
 
     def encode(self) -> bytes:
@@ -74,12 +74,15 @@ class Note:
     def decode(cls, text: bytes) -> Note:
         fields: dict[str, Any] = json.loads(text)
         return cls(
-            fields["query"], fields["batch"], tuple(Open(**each) for each in fields["transactions"]), fields["done"]
+            fields["query"],
+            fields["batch"],
+            tuple(OpenTransaction(**each) for each in fields["transactions"]),
+            fields["done"],
         )
 
 
 @dataclass(frozen=True)
-class Standing:
+class DriverState:
     """What a driver found when it began a batch: who it is, and what was decided last."""
 
     producer_id: int
@@ -87,7 +90,7 @@ class Standing:
     note: Note | None
 
 
-class Decisions:
+class CommitCoordinator:
     """The decisions about one application's batches."""
 
     def __init__(self, client: Client, application: str, *, fail_on_data_loss: bool = True) -> None:
@@ -97,7 +100,7 @@ class Decisions:
 
     # --- what a driver does ---
 
-    async def prepare(self) -> Standing:
+    async def prepare(self) -> DriverState:
         """Before the tasks of a batch: replace other drivers, and finish what the last one had decided.
 
         It cannot wait: tasks take the transactional ids that the last batch had, and that aborts what is open.
@@ -105,23 +108,23 @@ class Decisions:
         await self._make_topic()
         driver = self._driver()
         await driver.init()
-        note = await self._last()
+        note = await self._read_last()
         if note is not None and not note.done:
             note = await self._finish(driver, note)
         await sweep(self._client, self._application)
-        return Standing(*driver.identity, note)
+        return DriverState(*driver.identity, note)
 
-    async def commit(self, standing: Standing, query: str, batch: int, transactions: Sequence[Open]) -> None:
+    async def commit(self, state: DriverState, query: str, batch: int, transactions: Sequence[OpenTransaction]) -> None:
         """Decide that a batch is written, and commit its transactions."""
         if not transactions:
             return
-        driver = await self._resumed(standing)
-        last = standing.note
+        driver = await self._resume(state)
+        last = state.note
         try:
             if last is not None and self._is_written(last, query, batch):
                 await abort(self._client, transactions)
                 return
-            await must_be_open(self._client, transactions)
+            await check_open(self._client, transactions)
         except SinkError:
             await abort(self._client, transactions)
             raise
@@ -130,15 +133,15 @@ class Decisions:
         await self._finish(driver, note)
         await sweep(self._client, self._application)
 
-    async def abort(self, standing: Standing, transactions: Sequence[Open]) -> None:
+    async def abort(self, state: DriverState, transactions: Sequence[OpenTransaction]) -> None:
         """Undo a batch, unless it was decided already: Spark asks for this, too, when a commit has failed halfway."""
         try:
-            await self._resumed(standing)
+            await self._resume(state)
         except SinkReplaced as error:
             # By this batch's own commit, perhaps. Whoever comes next reads what it decided, and ends what is open.
             log.warning("the batch is left to the next start", application=self._application, reason=str(error))
             return
-        last = await self._last()
+        last = await self._read_last()
         if last is not None and not last.done and set(transactions) & set(last.transactions):
             log.warning("the batch is decided: the next start commits it", application=self._application)
             return
@@ -150,11 +153,11 @@ class Decisions:
     def _driver(self) -> TransactionalProducer:
         return self._client.transactional(f"{self._application}-driver", transaction_timeout=DRIVER_TIMEOUT)
 
-    async def _resumed(self, standing: Standing) -> TransactionalProducer:
+    async def _resume(self, state: DriverState) -> TransactionalProducer:
         """The driver that prepared the batch, if no other has come since then."""
         driver = self._driver()
         try:
-            await driver.init(standing.producer_id, standing.epoch)
+            await driver.init(state.producer_id, state.epoch)
         except ProducerFenced as error:
             raise SinkReplaced(
                 f"another driver has begun to write as {self._application}: one application id is for one query"
@@ -178,15 +181,15 @@ class Decisions:
             log.warning("all transactions of the batch had timed out", application=self._application, batch=note.batch)
             settled = Note(note.query, note.batch - 1)
         elif lost and self._fail_on_data_loss:
-            raise RowsLost(self._what_is_lost(note, lost))
+            raise RowsLost(self._describe_loss(note, lost))
         else:
             if lost:
-                log.error("rows are lost", said=self._what_is_lost(note, lost))
+                log.error("rows are lost", said=self._describe_loss(note, lost))
             settled = replace(note, transactions=(), done=True)
         await self._write(driver, settled)
         return settled
 
-    def _what_is_lost(self, note: Note, lost: Sequence[Open]) -> str:
+    def _describe_loss(self, note: Note, lost: Sequence[OpenTransaction]) -> str:
         names = ", ".join(f"{each.transactional_id} ({each.rows} rows)" for each in lost)
         return (
             f"batch {note.batch} of application {self._application} is written in part: {len(lost)} of its "
@@ -208,7 +211,7 @@ class Decisions:
         async with driver.transaction():
             await driver.send(NOTES, note.encode(), key=self._application.encode(), partition=0)
 
-    async def _last(self) -> Note | None:
+    async def _read_last(self) -> Note | None:
         """The application's last note. The end is that of all records, and what is open before it is waited for."""
         end = (await self._client.admin.list_offsets({PLACE: LATEST}))[PLACE].offset
         found: Note | None = None
@@ -221,10 +224,10 @@ class Decisions:
         return found
 
 
-async def must_be_open(client: Client, transactions: Sequence[Open]) -> None:
+async def check_open(client: Client, transactions: Sequence[OpenTransaction]) -> None:
     """Raise unless every one of them is open: as long as nothing is decided, the batch may simply run again."""
 
-    async def look(each: Open) -> None:
+    async def look(each: OpenTransaction) -> None:
         try:
             found = await client.transactions.describe(each.transactional_id)
         except UnsupportedApi:
@@ -239,10 +242,10 @@ async def must_be_open(client: Client, transactions: Sequence[Open]) -> None:
     await _some_at_once(look, transactions)
 
 
-async def commit(client: Client, transactions: Sequence[Open]) -> list[Open | None]:
+async def commit(client: Client, transactions: Sequence[OpenTransaction]) -> list[OpenTransaction | None]:
     """Commit each; those that were aborted meanwhile are returned. To commit one again is fine."""
 
-    async def end(each: Open) -> Open | None:
+    async def end(each: OpenTransaction) -> OpenTransaction | None:
         producer = client.transactional(each.transactional_id)
         await producer.resume(each.producer_id, each.epoch)
         try:
@@ -254,10 +257,10 @@ async def commit(client: Client, transactions: Sequence[Open]) -> list[Open | No
     return await _some_at_once(end, transactions)
 
 
-async def abort(client: Client, transactions: Sequence[Open]) -> None:
+async def abort(client: Client, transactions: Sequence[OpenTransaction]) -> None:
     """Abort each that is open. One that cannot be aborted runs into its timeout, or is fenced by the next batch."""
 
-    async def end(each: Open) -> None:
+    async def end(each: OpenTransaction) -> None:
         producer = client.transactional(each.transactional_id)
         try:
             await producer.resume(each.producer_id, each.epoch)
@@ -282,10 +285,10 @@ async def sweep(client: Client, application: str) -> None:
         log.warning("open transactions of tasks were not looked for", application=application, error=str(error))
 
 
-async def _some_at_once(work: Any, each: Iterable[Open]) -> list[Any]:
+async def _some_at_once(work: Any, each: Iterable[OpenTransaction]) -> list[Any]:
     turn = asyncio.Semaphore(AT_ONCE)
 
-    async def one(what: Open) -> Any:
+    async def one(what: OpenTransaction) -> Any:
         async with turn:
             return await work(what)
 

@@ -13,12 +13,12 @@ pytest.importorskip("pyarrow")
 
 import pyarrow as pa
 
+from headrace.pipeline.arrow_schema import clip_times
 from headrace.pipeline.jobs.archive import Archiver
 from headrace.pipeline.jobs.logs.job import LogJob, line_format, windows_of
 from headrace.pipeline.options import SourceOptions, parse
 from headrace.pipeline.origin import Range
-from headrace.pipeline.reading import record_batches
-from headrace.pipeline.rows import within_dates
+from headrace.pipeline.range_reader import read_range
 
 NOW = 1_700_000_000_123
 # Microseconds and nanoseconds, each taken for milliseconds.
@@ -37,7 +37,7 @@ def source(topics: Topics, topic: str) -> SourceOptions:
 
 
 def rows(options: SourceOptions, topic: str, count: int):
-    blocks = record_batches(options, Range(topic, 0, 0, count))
+    blocks = read_range(options, Range(topic, 0, 0, count))
     return [row for block in blocks for row in block.to_pylist()]
 
 
@@ -100,11 +100,11 @@ def test_lines_with_such_times_are_broken_and_counted(topics: Topics, tmp_path: 
 def test_blocks_that_are_all_within_dates_are_left_alone() -> None:
     stamps = pa.timestamp("us", tz="UTC")
     block = pa.record_batch({"timestamp": pa.array([0, 1], stamps)})
-    assert within_dates(block) is block
-    assert within_dates(block.slice(0, 0)).num_rows == 0
-    assert within_dates(pa.record_batch({"value": pa.array([b""])})).num_columns == 1
+    assert clip_times(block) is block
+    assert clip_times(block.slice(0, 0)).num_rows == 0
+    assert clip_times(pa.record_batch({"value": pa.array([b""])})).num_columns == 1
     far = pa.record_batch({"timestamp": pa.array([(1 << 63) - 1, 5, -(1 << 63)], stamps)})
-    assert within_dates(far.slice(1)).column(0).to_pylist() == [
+    assert clip_times(far.slice(1)).column(0).to_pylist() == [
         datetime.fromtimestamp(5e-6, UTC),
         datetime.min.replace(tzinfo=UTC),
     ]

@@ -19,7 +19,7 @@ Offsets = dict[Partition, int]
 OWN = "__"
 
 
-async def partitions_of(origin: Catalogue, options: SourceOptions, *, only_there: bool = False) -> list[Partition]:
+async def find_partitions(origin: Catalogue, options: SourceOptions, *, only_there: bool = False) -> list[Partition]:
     """The partitions that the options name. Raises InvalidOption where one is missing, or leaves it out."""
     known = await origin.topics()
     if options.pattern:
@@ -43,7 +43,7 @@ async def partitions_of(origin: Catalogue, options: SourceOptions, *, only_there
     return found
 
 
-def check_named(options: SourceOptions, partitions: Sequence[Partition]) -> None:
+def check_positions(options: SourceOptions, partitions: Sequence[Partition]) -> None:
     """Raises InvalidOption where an option says where to begin or to end in a partition that is not read."""
     for position in (options.start, options.end):
         for topic, index in {**position.by_partition, **position.time_by_partition}:
@@ -54,7 +54,7 @@ def check_named(options: SourceOptions, partitions: Sequence[Partition]) -> None
                 )
 
 
-async def offsets_at(
+async def resolve_offsets(
     origin: Catalogue, options: SourceOptions, position: Position, partitions: Sequence[Partition]
 ) -> Offsets:
     """The offsets that a position means now."""
@@ -88,7 +88,9 @@ async def offsets_at(
     return {**found, **asked, **answers, **ends}
 
 
-async def bounds(origin: Catalogue, options: SourceOptions, partitions: Sequence[Partition]) -> tuple[Offsets, Offsets]:
+async def log_bounds(
+    origin: Catalogue, options: SourceOptions, partitions: Sequence[Partition]
+) -> tuple[Offsets, Offsets]:
     """The first offset that each partition still has, and where it ends."""
     return (
         await origin.offsets(dict.fromkeys(partitions, EARLIEST), committed=options.committed),
@@ -96,7 +98,9 @@ async def bounds(origin: Catalogue, options: SourceOptions, partitions: Sequence
     )
 
 
-async def split(origin: Catalogue, options: SourceOptions, start: Mapping[Partition, int], end: Offsets) -> list[Range]:
+async def split_ranges(
+    origin: Catalogue, options: SourceOptions, start: Mapping[Partition, int], end: Offsets
+) -> list[Range]:
     """Ranges for Spark's tasks: one for each partition, or finer as the options ask."""
     ranges = [
         Range(topic, index, start[topic, index], last)
@@ -106,7 +110,7 @@ async def split(origin: Catalogue, options: SourceOptions, start: Mapping[Partit
     total = sum(each.end - each.start for each in ranges)
     read = [(each.topic, each.partition) for each in ranges]
     sizes = await origin.sizes(read) if options.bytes_per_partition and ranges else {}
-    kept, _ = await bounds(origin, options, read) if sizes else ({}, {})
+    kept, _ = await log_bounds(origin, options, read) if sizes else ({}, {})
     pieces: list[Range] = []
     for each in ranges:
         length = each.end - each.start
@@ -120,17 +124,17 @@ async def split(origin: Catalogue, options: SourceOptions, start: Mapping[Partit
             held = max(1, each.end - kept[partition])
             size = sizes.get(partition, 0) * length / held
             count = max(count, ceil(size / options.bytes_per_partition))
-        pieces += _pieces(each, min(count, length))
+        pieces += _cut(each, min(count, length))
     return pieces
 
 
-def _pieces(whole: Range, count: int) -> list[Range]:
+def _cut(whole: Range, count: int) -> list[Range]:
     length = whole.end - whole.start
     edges = [whole.start + length * step // count for step in range(count + 1)]
     return [Range(whole.topic, whole.partition, first, last) for first, last in pairwise(edges)]
 
 
-def limited(start: Mapping[Partition, int], end: Offsets, most: int) -> Offsets:
+def limit_ends(start: Mapping[Partition, int], end: Offsets, most: int) -> Offsets:
     """Ends no more than `most` offsets away in all, shared out by how much waits where; each gets on."""
     waiting = {each: max(0, last - start[each]) for each, last in end.items()}
     total = sum(waiting.values())

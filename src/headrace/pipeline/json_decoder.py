@@ -27,8 +27,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 
-from headrace.pipeline.rows import EPOCH, LEAST_TIME, MICROSECOND, MOST_TIME
-from headrace.pipeline.sieve import Sieve, sieve_of
+from headrace.pipeline.arrow_schema import EPOCH, LEAST_TIME, MICROSECOND, MOST_TIME
+from headrace.pipeline.sieve import Sieve, make_sieve
 
 # A call of the parser costs about as much as so many rows in Python.
 FEW_ROWS = 48
@@ -61,8 +61,8 @@ class JsonDecoder:
 
     def __init__(self, schema: pa.DataType) -> None:
         self.kind = schema
-        self._fit = _fit_of(schema)
-        wire = _wire_of(schema)
+        self._fit = _make_fit(schema)
+        wire = _parser_type(schema)
         self.parse_options = (
             arrow_json.ParseOptions(
                 explicit_schema=pa.schema([pa.field("v", wire)]), unexpected_field_behavior="ignore"
@@ -70,7 +70,7 @@ class JsonDecoder:
             if wire is not None
             else None
         )
-        self.sieve = sieve_of(schema) if wire is not None else None
+        self.sieve = make_sieve(schema) if wire is not None else None
         # A decimal must not pass through a float.
         self._json = json.JSONDecoder(parse_float=Decimal if _has_decimals(schema) else None)
 
@@ -81,7 +81,7 @@ class JsonDecoder:
         block = _Block(self, values)
         return block.read(), block.bad
 
-    def one(self, value: bytes | None) -> Any:
+    def decode_one(self, value: bytes | None) -> Any:
         """One value in Python. Raises Misfit."""
         if value is None:
             return None
@@ -96,8 +96,8 @@ class JsonDecoder:
         return self._fit(parsed)
 
 
-class _Stopped(Exception):
-    """The parser gave up: at which row, if it said so, counted from the first that it was given."""
+class _ParserStopped(Exception):
+    """The parser gave up: at which row, if it place so, counted from the first that it was given."""
 
     def __init__(self, row: int | None) -> None:
         self.row = row
@@ -121,32 +121,32 @@ class _Block:
         """The whole block."""
         if self._sieve is not None and len(self._values) > FEW_ROWS * STEP:
             try:
-                return self._at_once(0, len(self._values))
-            except _Stopped:
-                return self._sifted(self._sieve)
-        parts = list(self._parts())
+                return self._parse(0, len(self._values))
+            except _ParserStopped:
+                return self._read_sifted(self._sieve)
+        parts = list(self._read_parts())
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
-    def _sifted(self, sieve: Sieve) -> pa.StructArray:
+    def _read_sifted(self, sieve: Sieve) -> pa.StructArray:
         """What looks good at once, and what looks bad row by row."""
         rows = len(self._values)
         bad = sieve(self._values)
         if not len(bad):
             # It did not see what the parser did.
-            return pa.concat_arrays(list(self._parts()))
+            return pa.concat_arrays(list(self._read_parts()))
         looks_bad: Any = np.zeros(rows, bool)
         looks_bad[bad] = True
         others = _Block(
             self._decoder, pc.if_else(pa.array(looks_bad), pa.scalar(None, pa.binary()), self._values), sifted=True
         )
         # Nulls for what looks bad keep each row in its place, until one by one has an answer for it.
-        found = pa.concat_arrays([others.read(), self._one_by_one(bad.tolist())])
+        found = pa.concat_arrays([others.read(), self._decode_each(bad.tolist())])
         order = np.arange(rows)
         order[bad] = rows + np.arange(len(bad))
         self.bad |= others.bad
         return found.take(pa.array(order))
 
-    def _parts(self) -> Iterator[pa.StructArray]:
+    def _read_parts(self) -> Iterator[pa.StructArray]:
         """The block, part after part."""
         at, total, bad_at = 0, len(self._values), -1
         step = total if self._decoder.parse_options is not None else 0
@@ -154,24 +154,24 @@ class _Block:
             end = min(at + step, total)
             if end - at <= FEW_ROWS:
                 end = min(at + FEW_ROWS, total) if step else total
-                yield self._one_by_one(range(at, end))
+                yield self._decode_each(range(at, end))
                 # Where one row was bad the next may be; a try is worth as much again.
                 at, step = end, step and FEW_ROWS * STEP
                 continue
             try:
-                yield self._at_once(at, end)
+                yield self._parse(at, end)
                 at, step = end, FEW_ROWS if end == bad_at else step * STEP
-            except _Stopped as stopped:
+            except _ParserStopped as stopped:
                 if stopped.row is None or stopped.row <= FEW_ROWS:
                     step = (end - at) // STEP if stopped.row is None else FEW_ROWS
                     continue
                 step, bad_at = stopped.row, at + stopped.row
 
-    def _at_once(self, start: int, end: int) -> pa.StructArray:
-        """Rows by Arrow's parser. Raises _Stopped where any of them does not fit."""
+    def _parse(self, start: int, end: int) -> pa.StructArray:
+        """Rows by Arrow's parser. Raises _ParserStopped where any of them does not fit."""
         first, last = self._offsets[start], self._offsets[end]
         if last - first > TEXT_BYTES_MAX or not (self._is_text or _is_text(self._lines.slice(start, end - start))):
-            raise _Stopped(None)
+            raise _ParserStopped(None)
         try:
             table = arrow_json.read_json(
                 pa.BufferReader(self._lines.buffers()[2].slice(first, last - first)),
@@ -179,18 +179,18 @@ class _Block:
                 parse_options=self._decoder.parse_options,
             )
             if table.num_rows != end - start:
-                raise _Stopped(None)
-            return _final(table.column("v").combine_chunks(), self._decoder.kind)
+                raise _ParserStopped(None)
+            return _cast(table.column("v").combine_chunks(), self._decoder.kind)
         except pa.ArrowException as error:
-            said = IN_ROW.search(str(error))
+            place = IN_ROW.search(str(error))
             # Rows are counted by the objects that came out, so a line of several puts the count ahead, never back.
-            raise _Stopped(min(int(said[1]), end - start - 1) if said else None) from None
+            raise _ParserStopped(min(int(place[1]), end - start - 1) if place else None) from None
 
-    def _one_by_one(self, rows: Sequence[int]) -> pa.StructArray:
+    def _decode_each(self, rows: Sequence[int]) -> pa.StructArray:
         found = []
         for row, value in zip(rows, self._values.take(pa.array(rows, pa.int64())).to_pylist(), strict=True):
             try:
-                found.append(self._decoder.one(value))
+                found.append(self._decoder.decode_one(value))
             except Misfit as misfit:
                 self.bad[row] = str(misfit)
                 found.append(None)
@@ -209,7 +209,7 @@ def _is_text(lines: pa.Array) -> bool:
 # --- Arrow's parser ---
 
 
-def _wire_of(kind: pa.DataType) -> pa.DataType | None:
+def _parser_type(kind: pa.DataType) -> pa.DataType | None:
     """The type that the parser reads a column as; None where it cannot."""
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return pa.string()
@@ -217,23 +217,21 @@ def _wire_of(kind: pa.DataType) -> pa.DataType | None:
         # It knows no base64, and makes no maps of objects.
         return None
     if pa.types.is_struct(kind):
-        inner = [_wire_of(field.type) for field in kind]
+        inner = [_parser_type(field.type) for field in kind]
         return pa.struct(list(zip(kind.names, inner, strict=True))) if None not in inner else None
     if pa.types.is_list(kind):
-        item = _wire_of(kind.value_type)
+        item = _parser_type(kind.value_type)
         return None if item is None else pa.list_(item)
     return kind
 
 
-def _final(array: pa.Array, kind: pa.DataType) -> pa.Array:
+def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """What the parser read, as its columns are to be. Raises ArrowInvalid."""
     if pa.types.is_struct(kind):
-        inner = [_final(array.field(index), field.type) for index, field in enumerate(kind)]
+        inner = [_cast(array.field(index), field.type) for index, field in enumerate(kind)]
         return pa.StructArray.from_arrays(inner, fields=list(kind), mask=array.is_null())
     if pa.types.is_list(kind):
-        return pa.ListArray.from_arrays(
-            array.offsets, _final(array.values, kind.value_type), kind, mask=array.is_null()
-        )
+        return pa.ListArray.from_arrays(array.offsets, _cast(array.values, kind.value_type), kind, mask=array.is_null())
     if pa.types.is_timestamp(kind):
         return _timestamps(array, kind)
     return array if array.type == kind else array.cast(kind)
@@ -256,7 +254,7 @@ def _has_decimals(kind: pa.DataType) -> bool:
     return pa.types.is_decimal(kind) or any(_has_decimals(kind.field(index).type) for index in range(kind.num_fields))
 
 
-def _fit_of(kind: pa.DataType) -> Fit:
+def _make_fit(kind: pa.DataType) -> Fit:
     """What turns a parsed value into one of this type. It raises Misfit."""
     if pa.types.is_struct(kind):
         return _struct(kind)
@@ -265,7 +263,7 @@ def _fit_of(kind: pa.DataType) -> Fit:
     if pa.types.is_map(kind):
         return _map(kind)
     if pa.types.is_boolean(kind):
-        return _plain(lambda value: value if isinstance(value, bool) else _no(value, "true or false"))
+        return _plain(lambda value: value if isinstance(value, bool) else _refuse(value, "true or false"))
     if pa.types.is_integer(kind):
         limit = 1 << (kind.bit_width - 1)
         what = f"a whole number of {kind.bit_width} bits"
@@ -273,7 +271,7 @@ def _fit_of(kind: pa.DataType) -> Fit:
             lambda value: (
                 value
                 if isinstance(value, int) and not isinstance(value, bool) and -limit <= value < limit
-                else _no(value, what)
+                else _refuse(value, what)
             )
         )
     if pa.types.is_floating(kind):
@@ -281,7 +279,7 @@ def _fit_of(kind: pa.DataType) -> Fit:
             lambda value: (
                 float(value)
                 if isinstance(value, int | float | Decimal) and not isinstance(value, bool)
-                else _no(value, "a number")
+                else _refuse(value, "a number")
             )
         )
     if pa.types.is_decimal(kind):
@@ -301,19 +299,19 @@ def _plain(fit: Fit) -> Fit:
     return lambda value: None if value is None else fit(value)
 
 
-def _no(value: Any, wanted: str) -> Any:
+def _refuse(value: Any, wanted: str) -> Any:
     text = json.dumps(value, default=str)
     raise Misfit(f"{text if len(text) <= 60 else text[:57] + '...'} is not {wanted}")
 
 
 def _struct(kind: pa.DataType) -> Fit:
-    fields = [(field.name, _fit_of(field.type)) for field in kind]
+    fields = [(field.name, _make_fit(field.type)) for field in kind]
 
     def fit(value: Any) -> Any:
         if value is None:
             return None
         if not isinstance(value, dict):
-            _no(value, "an object")
+            _refuse(value, "an object")
         found = {}
         for name, inner in fields:
             try:
@@ -326,19 +324,21 @@ def _struct(kind: pa.DataType) -> Fit:
 
 
 def _list(kind: pa.DataType) -> Fit:
-    inner = _fit_of(kind.value_type)
-    return _plain(lambda value: [inner(each) for each in value] if isinstance(value, list) else _no(value, "an array"))
+    inner = _make_fit(kind.value_type)
+    return _plain(
+        lambda value: [inner(each) for each in value] if isinstance(value, list) else _refuse(value, "an array")
+    )
 
 
 def _map(kind: pa.DataType) -> Fit:
     if not pa.types.is_string(kind.key_type):
         raise Misfit(f"a map's keys are texts in JSON, not {kind.key_type}")
-    inner = _fit_of(kind.item_type)
+    inner = _make_fit(kind.item_type)
     return _plain(
         lambda value: (
             [(name, inner(each)) for name, each in value.items()]
             if isinstance(value, dict)
-            else _no(value, "an object")
+            else _refuse(value, "an object")
         )
     )
 
@@ -351,7 +351,7 @@ def _string(value: Any) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        _no(value, "a text: it has half a surrogate pair")
+        _refuse(value, "a text: it has half a surrogate pair")
     return text
 
 
@@ -359,7 +359,7 @@ def _base64(value: Any) -> bytes:
     try:
         return base64.b64decode(value, validate=True)
     except (TypeError, ValueError):
-        return bytes(_no(value, "base64"))
+        return bytes(_refuse(value, "base64"))
 
 
 def _decimal(kind: pa.DataType) -> Fit:
@@ -374,7 +374,7 @@ def _decimal(kind: pa.DataType) -> Fit:
                 return found
         except (InvalidOperation, TypeError, ValueError):
             pass
-        return Decimal(_no(value, f"a decimal({kind.precision},{kind.scale})"))
+        return Decimal(_refuse(value, f"a decimal({kind.precision},{kind.scale})"))
 
     return fit
 
@@ -384,15 +384,15 @@ def _timestamp(value: Any) -> int:
     try:
         if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
             found = round(value * 1_000_000)
-            return found if LEAST_TIME <= found <= MOST_TIME else int(_no(value, "a time of the years 1 to 9999"))
+            return found if LEAST_TIME <= found <= MOST_TIME else int(_refuse(value, "a time of the years 1 to 9999"))
         time = datetime.fromisoformat(value)
         return (time.replace(tzinfo=time.tzinfo or UTC) - EPOCH) // MICROSECOND
     except (TypeError, ValueError, OverflowError):
-        return int(_no(value, "a time in ISO 8601"))
+        return int(_refuse(value, "a time in ISO 8601"))
 
 
 def _date(value: Any) -> int:
     try:
         return (date.fromisoformat(value) - EPOCH_DAY).days
     except (TypeError, ValueError):
-        return int(_no(value, "a date in ISO 8601"))
+        return int(_refuse(value, "a date in ISO 8601"))

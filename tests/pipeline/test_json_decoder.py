@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 pa = pytest.importorskip("pyarrow")
 pj = pytest.importorskip("pyarrow.json")
 
-from headrace.pipeline.decoding import FEW_ROWS, JsonDecoder, Misfit  # noqa: E402 -- needs pyarrow
+from headrace.pipeline.json_decoder import FEW_ROWS, JsonDecoder, Misfit  # noqa: E402 -- needs pyarrow
 
 TIME = pa.timestamp("us", tz="UTC")
 KIND = pa.struct(
@@ -56,7 +56,7 @@ def decode(values: list[bytes | None], kind: Any = KIND) -> tuple[list[Any], dic
 
 
 def test_a_good_block_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(JsonDecoder, "one", lambda *_: pytest.fail("row by row"))
+    monkeypatch.setattr(JsonDecoder, "decode_one", lambda *_: pytest.fail("row by row"))
     values = [json.dumps(GOOD).encode(), None, b"{}", b"null", json.dumps(GOOD, indent=4, ensure_ascii=False).encode()]
     assert decode(values * 20) == ([DECODED, None, NOTHING, None, DECODED] * 20, {})
 
@@ -169,7 +169,7 @@ def test_a_row_is_decoded_the_same_whatever_stands_beside_it(values: list[bytes 
     found, bad = decode(values * (FEW_ROWS // len(values) + 2))
     for row, value in enumerate(values):
         try:
-            slowly = JsonDecoder(KIND).one(value)
+            slowly = JsonDecoder(KIND).decode_one(value)
         except Misfit:
             assert row in bad
             assert found[row] is None

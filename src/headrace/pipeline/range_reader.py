@@ -11,35 +11,35 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.pipeline.arrow import Binary, Columns, Taken
-from headrace.pipeline.options import Chosen, SourceOptions
-from headrace.pipeline.origin import Range, is_archive, origin_of
-from headrace.pipeline.rows import HEADERS, schema_of, within_dates
+from headrace.pipeline.arrow import Binary, ColumnBuffers, Columns
+from headrace.pipeline.arrow_schema import HEADERS, clip_times, select_fields
+from headrace.pipeline.options import ColumnSelection, SourceOptions
+from headrace.pipeline.origin import Range, is_archive, open_origin
 
 if TYPE_CHECKING:
-    from headrace.pipeline.decoded import Decoded
+    from headrace.pipeline.value_columns import ValueColumns
 
 BLOCK_BYTES = 2 << 20
 BLOCK_ROWS = 100_000
 UNPACKED_MAX = 256 << 20
 
 
-def record_batches(
+def read_range(
     options: SourceOptions,
     wanted: Range,
     since: int = -(1 << 62),
     until: int = 1 << 62,
-    decoded: Decoded | None = None,
-    columns: Chosen | None = None,
+    values: ValueColumns | None = None,
+    columns: ColumnSelection | None = None,
     *,
     dated: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """The records of a range, with times (ms) from `since` to before `until`, in blocks of some megabytes; with those
-    `columns` alone, or all, or those that values are `decoded` to. Times are `dated`, the last of the year 9999 for
+    `columns` alone, or all, or those that values are `values` to. Times are `dated`, the last of the year 9999 for
     those behind it, or as they are."""
-    if decoded is not None:
-        columns = decoded.reads
-    schema = schema_of(columns or Chosen.all(options.headers))
+    if values is not None:
+        columns = values.reads
+    schema = select_fields(columns or ColumnSelection.all(options.headers))
     if is_archive(options):
         from headrace.pipeline.archive import archived_blocks
 
@@ -47,32 +47,32 @@ def record_batches(
     else:
         blocks = _blocks(options, wanted, since, until, schema)
     if dated:
-        blocks = map(within_dates, blocks)
-    if decoded is None:
+        blocks = map(clip_times, blocks)
+    if values is None:
         return blocks
-    decoder = decoded.decoder()
-    return (decoded.shape(block, decoder) for block in blocks)
+    decoder = values.decoder()
+    return (values.shape(block, decoder) for block in blocks)
 
 
 def _blocks(
     options: SourceOptions, wanted: Range, since: int, until: int, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     columns = Columns(schema.names)
-    shape = Shape(wanted.topic, wanted.partition, schema)
+    builder = BlockBuilder(wanted.topic, wanted.partition, schema)
     with closing(_batches(options, wanted)) as batches:
         for batch in batches:
             columns.add(batch, wanted.start, wanted.end, since, until, UNPACKED_MAX)
             if columns.size >= BLOCK_BYTES or columns.count >= BLOCK_ROWS:
-                yield shape.as_arrow(columns.take())
+                yield builder.build(columns.take())
         if columns.count:
-            yield shape.as_arrow(columns.take())
+            yield builder.build(columns.take())
 
 
 def _batches(options: SourceOptions, wanted: Range) -> Generator[memoryview, None, None]:
     """The batches of a range, for a thread without a loop."""
 
     async def some() -> AsyncGenerator[list[memoryview], None]:
-        async with origin_of(options) as origin:
+        async with open_origin(options) as origin:
             found = origin.batches(wanted, committed=options.committed, skip_lost=not options.fail_on_data_loss)
             async with aclosing(found):
                 async for batches in found:
@@ -93,7 +93,7 @@ async def _next(running: AsyncGenerator[list[memoryview], None]) -> list[memoryv
     return await anext(running, None)
 
 
-class Shape:
+class BlockBuilder:
     """The columns of one partition's records as Arrow has them, without a copy.
 
     Those that are the same in all rows are made once, for the longest block so far, and shared: a shorter one takes a
@@ -109,30 +109,30 @@ class Shape:
         self._topic: list[pa.Buffer | None] = []
         self._partition: list[pa.Buffer | None] = []
 
-    def as_arrow(self, taken: Taken) -> pa.RecordBatch:
-        if taken.rows > self._rows:
-            self._repeat(taken.rows + taken.rows // 8)
-        return pa.RecordBatch.from_arrays([self._column(field, taken) for field in self._schema], schema=self._schema)
+    def build(self, columns: ColumnBuffers) -> pa.RecordBatch:
+        if columns.rows > self._rows:
+            self._repeat(columns.rows + columns.rows // 8)
+        return pa.RecordBatch.from_arrays([self._column(field, columns) for field in self._schema], schema=self._schema)
 
-    def _column(self, field: pa.Field, taken: Taken) -> pa.Array:
+    def _column(self, field: pa.Field, columns: ColumnBuffers) -> pa.Array:
         match field.name:
             case "key":
-                return _binary(taken.key, taken.rows, field.type)
+                return _binary(columns.key, columns.rows, field.type)
             case "value":
-                return _binary(taken.value, taken.rows, field.type)
+                return _binary(columns.value, columns.rows, field.type)
             case "headers":
-                return _headers(taken)
+                return _headers(columns)
             case "topic":
                 buffers = self._topic
             case "partition":
                 buffers = self._partition
             case "offset":
-                buffers = [None, pa.py_buffer(taken.offset)]
+                buffers = [None, pa.py_buffer(columns.offset)]
             case "timestamp":
-                buffers = [None, pa.py_buffer(taken.timestamp)]
+                buffers = [None, pa.py_buffer(columns.timestamp)]
             case _:
-                buffers = [None, pa.py_buffer(taken.timestamp_type)]
-        return pa.Array.from_buffers(field.type, taken.rows, buffers, 0)
+                buffers = [None, pa.py_buffer(columns.timestamp_type)]
+        return pa.Array.from_buffers(field.type, columns.rows, buffers, 0)
 
     def _repeat(self, rows: int) -> None:
         size = len(self._name)
@@ -142,18 +142,18 @@ class Shape:
         self._rows = rows
 
 
-def _headers(taken: Taken) -> pa.Array:
-    count = len(taken.header_keys.offsets) // 4 - 1
+def _headers(columns: ColumnBuffers) -> pa.Array:
+    count = len(columns.header_keys.offsets) // 4 - 1
     entries = pa.StructArray.from_arrays(
-        [_binary(taken.header_keys, count, pa.string()), _binary(taken.header_values, count, pa.binary())],
+        [_binary(columns.header_keys, count, pa.string()), _binary(columns.header_values, count, pa.binary())],
         fields=[HEADERS.type.value_type.field(0), HEADERS.type.value_type.field(1)],
     )
     # A record without headers has none, as in Spark's own source, and not an empty list of them.
-    filled = np.diff(np.frombuffer(taken.header_lists, np.int32)) > 0
-    missing = taken.rows - int(filled.sum())
+    filled = np.diff(np.frombuffer(columns.header_lists, np.int32)) > 0
+    missing = columns.rows - int(filled.sum())
     validity = pa.py_buffer(np.packbits(filled, bitorder="little")) if missing else None
-    lists = [validity, pa.py_buffer(taken.header_lists)]
-    return pa.Array.from_buffers(HEADERS.type, taken.rows, lists, missing, children=[entries])
+    lists = [validity, pa.py_buffer(columns.header_lists)]
+    return pa.Array.from_buffers(HEADERS.type, columns.rows, lists, missing, children=[entries])
 
 
 def _binary(column: Binary, rows: int, kind: pa.DataType) -> pa.Array:

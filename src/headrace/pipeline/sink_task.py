@@ -20,10 +20,10 @@ from headrace.client import BrokerError, Client
 from headrace.errors import HeadraceError
 from headrace.format import records
 from headrace.format.compression import NAMES
-from headrace.pipeline.broker import client_of
-from headrace.pipeline.committing import Open
+from headrace.pipeline.broker import make_client
 from headrace.pipeline.encode import Texts, build_rows, partitions_of
 from headrace.pipeline.options import SinkOptions
+from headrace.pipeline.sink_commit import OpenTransaction
 
 BATCH_BYTES = 512 << 10
 # What a batch takes besides its records, and more.
@@ -58,14 +58,18 @@ def check_schema(fields: dict[str, str], topic: str) -> None:
             raise InvalidRows(f"the column {name} is {kind}: it must be {' or '.join(wanted[name])}")
 
 
-def write_open(options: SinkOptions, transactional_id: str, blocks: Iterator[pa.RecordBatch]) -> Open | None:
+def write_transaction(
+    options: SinkOptions, transactional_id: str, blocks: Iterator[pa.RecordBatch]
+) -> OpenTransaction | None:
     """Write all rows and leave the transaction open; None where there are no rows. After an error it is aborted."""
-    return asyncio.run(_write_open(options, transactional_id, blocks))
+    return asyncio.run(_write_transaction(options, transactional_id, blocks))
 
 
-async def _write_open(options: SinkOptions, transactional_id: str, blocks: Iterator[pa.RecordBatch]) -> Open | None:
+async def _write_transaction(
+    options: SinkOptions, transactional_id: str, blocks: Iterator[pa.RecordBatch]
+) -> OpenTransaction | None:
     rows = 0
-    async with client_of(options) as client:
+    async with make_client(options) as client:
         producer = client.transactional(transactional_id, transaction_timeout=options.transaction_timeout)
         encoder = Encoder(client, options)
         try:
@@ -86,7 +90,7 @@ async def _write_open(options: SinkOptions, transactional_id: str, blocks: Itera
             await producer.close()
             raise
         # Not closed: that would abort it.
-        return Open(transactional_id, *producer.identity, rows)
+        return OpenTransaction(transactional_id, *producer.identity, rows)
 
 
 class Encoder:

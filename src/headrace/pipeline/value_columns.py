@@ -17,8 +17,8 @@ from pyspark.sql.types import ArrayType, CharType, MapType, StringType, StructTy
 
 from headrace.errors import HeadraceError
 from headrace.pipeline.columns import COORDINATE_NAMES, REASON, check_own
-from headrace.pipeline.decoding import JsonDecoder, Misfit
-from headrace.pipeline.options import HEADERS, Chosen, InvalidOption, ValueOptions
+from headrace.pipeline.json_decoder import JsonDecoder, Misfit
+from headrace.pipeline.options import HEADERS, ColumnSelection, InvalidOption, ValueOptions
 
 PLACE = ("topic", "partition", "offset")
 
@@ -30,20 +30,20 @@ class BadRow(HeadraceError):
 
 
 @dataclass(frozen=True)
-class Decoded:
+class ValueColumns:
     """The columns of rows whose value is decoded."""
 
     schema: pa.Schema
     """Of all columns."""
     kind: pa.DataType
     """Of the value; without fields where none is wanted, and nothing is decoded."""
-    reads: Chosen
+    reads: ColumnSelection
     """What is needed of the records."""
     options: ValueOptions
 
     @classmethod
-    def by(cls, options: ValueOptions, headers: bool, schema: StructType) -> Decoded:
-        """By the columns that Spark wants, which it has made of `columns_of` or was given. Raises InvalidOption."""
+    def from_schema(cls, options: ValueOptions, headers: bool, schema: StructType) -> ValueColumns:
+        """By the columns that Spark wants, which it has made of `build_ddl` or was given. Raises InvalidOption."""
         # A schema may have headers of its own, unless the record's are asked for.
         with_headers = headers or HEADERS in [name.lower() for name in options.columns]
         own = (*COORDINATE_NAMES, HEADERS) if with_headers else COORDINATE_NAMES
@@ -116,7 +116,7 @@ class Decoded:
         return [pc.if_else(why.is_valid(), values, pa.scalar(None, pa.binary())), why]
 
 
-def _reads(options: ValueOptions, own: tuple[str, ...], schema: StructType, fields: list[Any]) -> Chosen:
+def _reads(options: ValueOptions, own: tuple[str, ...], schema: StructType, fields: list[Any]) -> ColumnSelection:
     """What is needed of the records: columns that are wanted, the value, and what names a bad row."""
     names = [name for name in schema.fieldNames() if name in own]
     if options.bad_rows != "column":
@@ -124,7 +124,7 @@ def _reads(options: ValueOptions, own: tuple[str, ...], schema: StructType, fiel
     if fields:
         names.append("value")
     texts = frozenset(field.name for field in schema if field.name == "key" and field.dataType == StringType())
-    return Chosen(tuple(names), texts)
+    return ColumnSelection(tuple(names), texts)
 
 
 def _place(block: pa.RecordBatch, row: int) -> str:

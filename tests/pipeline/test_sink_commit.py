@@ -14,10 +14,17 @@ pa = pytest.importorskip("pyarrow")
 import headrace  # noqa: E402 -- needs pyarrow
 from headrace.client import EARLIEST, Client  # noqa: E402
 from headrace.client.transactional import TransactionalProducer  # noqa: E402
-from headrace.pipeline import committing  # noqa: E402
-from headrace.pipeline.committing import Decisions, Open, RowsLost, SinkError, SinkReplaced, Standing  # noqa: E402
+from headrace.pipeline import sink_commit  # noqa: E402
 from headrace.pipeline.options import parse_sink  # noqa: E402
-from headrace.pipeline.writing import InvalidRows, check_schema, write_open  # noqa: E402
+from headrace.pipeline.sink_commit import (  # noqa: E402
+    CommitCoordinator,
+    DriverState,
+    OpenTransaction,
+    RowsLost,
+    SinkError,
+    SinkReplaced,
+)
+from headrace.pipeline.sink_task import InvalidRows, check_schema, write_transaction  # noqa: E402
 
 QUERY = "a-query"
 
@@ -38,26 +45,26 @@ class Stream:
         given = {"kafka.bootstrap.servers": topics.address, "topic": self.topic, "applicationId": self.application}
         self.options = parse_sink({**given, **options}, streaming=True)
 
-    def decide(self, what: Callable[[Decisions], Any], **options: Any) -> Any:
-        return self.topics.ask(lambda client: what(Decisions(client, self.application, **options)))
+    def decide(self, what: Callable[[CommitCoordinator], Any], **options: Any) -> Any:
+        return self.topics.ask(lambda client: what(CommitCoordinator(client, self.application, **options)))
 
-    def prepare(self, **options: Any) -> Standing:
-        found: Standing = self.decide(lambda decisions: decisions.prepare(), **options)
+    def prepare(self, **options: Any) -> DriverState:
+        found: DriverState = self.decide(lambda decisions: decisions.prepare(), **options)
         return found
 
-    def tasks(self, batch: int, attempt: int = 0) -> list[Open]:
+    def tasks(self, batch: int, attempt: int = 0) -> list[OpenTransaction]:
         """Rows that come in another order, and in other tasks, each time."""
         rows = [b"%d" % (batch * 10 + number) for number in range(10)]
         cut = 4 + attempt
         parts = [rows[:cut], [], [*rows[:cut:-1], rows[cut]]]
         blocks = ([pa.record_batch({"value": pa.array(part, pa.binary())})] for part in parts)
         written = [
-            write_open(self.options, f"{self.application}-{partition}-{attempt}", iter(block))
+            write_transaction(self.options, f"{self.application}-{partition}-{attempt}", iter(block))
             for partition, block in enumerate(blocks)
         ]
         return [each for each in written if each is not None]
 
-    def commit(self, standing: Standing, batch: int, opened: Sequence[Open], query: str = QUERY) -> None:
+    def commit(self, standing: DriverState, batch: int, opened: Sequence[OpenTransaction], query: str = QUERY) -> None:
         self.decide(lambda decisions: decisions.commit(standing, query, batch, opened))
 
     def run(self, batch: int, attempt: int = 0) -> None:
@@ -107,13 +114,13 @@ def crash_at(patching: pytest.MonkeyPatch, step: int) -> None:
         (TransactionalProducer, "init"),
         (TransactionalProducer, "commit"),
         (TransactionalProducer, "abort"),
-        (committing, "sweep"),
+        (sink_commit, "sweep"),
     ):
         patching.setattr(owner, name, dying(getattr(owner, name)))
 
 
 def test_a_driver_that_dies_anywhere_neither_loses_nor_repeats(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(committing, "AT_ONCE", 1)
+    monkeypatch.setattr(sink_commit, "AT_ONCE", 1)
     step, died = 0, True
     halves = 0
     while died:
@@ -163,7 +170,7 @@ def test_a_commit_that_fails_halfway_is_not_undone_by_the_abort_that_follows(top
     standing = stream.prepare()
     opened = stream.tasks(0)
     with pytest.MonkeyPatch.context() as patching:
-        patching.setattr(committing, "AT_ONCE", 1)
+        patching.setattr(sink_commit, "AT_ONCE", 1)
         crash_at(patching, 6)
         with pytest.raises(Killed):
             stream.commit(standing, 0, opened)
@@ -197,7 +204,7 @@ def test_a_task_that_fails_aborts(topics: Topics) -> None:
         raise RuntimeError("a row cannot be computed")
 
     with pytest.raises(RuntimeError, match="cannot be computed"):
-        write_open(stream.options, f"{stream.application}-0-0", blocks())
+        write_transaction(stream.options, f"{stream.application}-0-0", blocks())
     assert not stream.open()
     assert stream.values() == []
 
@@ -219,7 +226,7 @@ def test_a_transaction_that_timed_out_before_the_decision_lets_the_batch_run_aga
 def test_transactions_that_timed_out_behind_the_decision(
     topics: Topics, monkeypatch: pytest.MonkeyPatch, committed: int
 ) -> None:
-    monkeypatch.setattr(committing, "AT_ONCE", 1)
+    monkeypatch.setattr(sink_commit, "AT_ONCE", 1)
     stream = Stream(topics)
     stream.run(0)
     standing = stream.prepare()
@@ -260,7 +267,9 @@ def test_large_rows_are_cut_into_batches(topics: Topics) -> None:
     keys = [b"a", b"a", None, None, b"b", b"a"]
     block = pa.record_batch({"value": pa.array(values), "key": pa.array(keys)})
     standing = stream.prepare()
-    opened = write_open(stream.options, f"{stream.application}-0-0", iter([block, block.slice(0, 0), block.slice(3)]))
+    opened = write_transaction(
+        stream.options, f"{stream.application}-0-0", iter([block, block.slice(0, 0), block.slice(3)])
+    )
     assert opened is not None
     assert opened.rows == 9
     stream.commit(standing, 0, [opened])
@@ -284,7 +293,7 @@ def test_rows_that_fit_a_topic_are_not_put_into_batches_that_do_not(
         kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
         columns["headers"] = pa.array([[{"key": "h", "value": b"x"}]] * len(sizes), kind)
     standing = stream.prepare()
-    opened = write_open(stream.options, f"{stream.application}-0-0", iter([pa.record_batch(columns)]))
+    opened = write_transaction(stream.options, f"{stream.application}-0-0", iter([pa.record_batch(columns)]))
     assert opened is not None
     stream.commit(standing, 0, [opened])
     assert stream.values() == list(range(len(sizes)))
