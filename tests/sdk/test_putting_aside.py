@@ -14,7 +14,7 @@ from tests.sdk.in_memory import consumer_config
 import headrace
 from headrace.client import EARLIEST, Admin, BrokerError, Client, ClientError
 from headrace.client.admin import ConfigEntry
-from headrace.client.codes import ErrorCode
+from headrace.format.error_codes import ErrorCode
 from headrace.sdk import App, Message, Reject, exactly_once
 from headrace.sdk.background import BackgroundTasks
 from headrace.sdk.exactly_once import Chunk, TransactionalReceiver

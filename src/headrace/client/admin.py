@@ -12,12 +12,12 @@ from typing import Any
 
 from headrace.client import lookups
 from headrace.client.cluster import Cluster, Partition
-from headrace.client.codes import ErrorCode
 from headrace.client.connection import Connection
 from headrace.client.errors import BrokerError, UnsupportedApi, check
 from headrace.client.lookups import ListedOffset, TopicState
 from headrace.client.messages import request
 from headrace.client.wire import INT32, take_string
+from headrace.format.error_codes import ErrorCode
 
 EARLIEST = -2
 LATEST = -1

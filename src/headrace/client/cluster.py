@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from headrace.client import lookups
-from headrace.client.codes import ErrorCode
 from headrace.client.connection import Connection, connect
 from headrace.client.errors import BrokerError, ClientClosed, ClientError, ConnectionLost, check, error_code
 from headrace.client.lookups import TopicState
 from headrace.client.messages import request
+from headrace.format.error_codes import ErrorCode
 
 T = TypeVar("T")
 Partition = tuple[str, int]

@@ -14,11 +14,11 @@ from typing import NamedTuple
 from headrace.client import wire
 from headrace.client.admin import EARLIEST, LATEST, Admin
 from headrace.client.cluster import BACKOFF_FIRST, Cluster, Partition
-from headrace.client.codes import ErrorCode
 from headrace.client.errors import BrokerError, ClientError, InvalidResponse, check, error_code
 from headrace.errors import HeadraceError
 from headrace.format import records
 from headrace.format.batch import CONTROL, HEADER, HEADER_BYTES, PREFIX_BYTES, TRANSACTIONAL
+from headrace.format.error_codes import ErrorCode
 
 CHANNEL = "fetch"
 # Replies that wait for the reader, over all leaders.

@@ -12,9 +12,9 @@ from typing import Any
 
 from headrace.client.admin import entries_by_topic, grouped
 from headrace.client.cluster import TRANSACTION, Cluster, Partition
-from headrace.client.codes import ErrorCode
 from headrace.client.errors import BrokerError, ClientError, ProducerFenced, TransactionError, check
 from headrace.client.messages import request
+from headrace.format.error_codes import ErrorCode
 
 Identity = tuple[int, int]
 

@@ -6,8 +6,8 @@ An error that a broker answers is a `BrokerError` with Kafka's code; the others 
 
 from __future__ import annotations
 
-from headrace.client.codes import ErrorCode
 from headrace.errors import HeadraceError
+from headrace.format.error_codes import ErrorCode
 
 
 class ClientError(HeadraceError):

@@ -1,7 +1,7 @@
 """ApiVersions, Metadata and ListOffsets, packed by hand.
 
-A process that reads for a moment, such as a worker of Spark, needs these three and Fetch. It need not import kio, which
-takes longer than the reading. The versions are those that Kafka 2.8 to 4 have in common.
+A process that reads for a moment, such as a worker of Spark, needs these three and Fetch. It need not import kio's
+schemas, which takes longer than the reading. The versions are those that Kafka 2.8 to 4 have in common.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 kio has one class per message and version, with types of its own for numbers, names and times. `request` builds such an
 entity from dicts, lists, ints (milliseconds where Kafka has a duration) and strings, and fills in what was left out.
-kio is loaded when it is first needed, because that takes long: who only fetches never needs it (see `lookups`).
+Schemas are loaded when they are first needed, because that takes long: a process that only fetches does without them
+(see `lookups`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from headrace.client.errors import InvalidRequest
 from headrace.client.wire import skip_tags
+from headrace.format.error_codes import ErrorCode
 
 ZEROES: dict[str, Any] = {"string": "", "bytes": b"", "bool": False, "uuid": None}
 
@@ -103,7 +105,7 @@ def _value(field: _Field, value: Any) -> Any:
     if field.kind.startswith("timedelta") and not isinstance(value, timedelta):
         return timedelta(milliseconds=value)
     if field.kind == "error_code":
-        return _kio_code(value)
+        return ErrorCode(value)
     if field.array:
         return tuple(value) if field.nested is None else tuple(_entity(field.nested, each) for each in value)
     return value if field.nested is None else _entity(field.nested, value)
@@ -113,14 +115,8 @@ def _missing(field: _Field) -> Any:
     if field.array:
         return ()
     if field.kind == "error_code":
-        return _kio_code(0)
+        return ErrorCode(0)
     return timedelta(0) if field.kind.startswith("timedelta") else ZEROES.get(field.kind, 0)
-
-
-def _kio_code(number: int) -> Any:
-    from kio.schema.errors import ErrorCode
-
-    return ErrorCode(number)
 
 
 def _options(hint: Any) -> tuple[Any, ...]:

@@ -11,12 +11,12 @@ import time
 from collections.abc import Iterable
 
 from headrace.client.cluster import Cluster
-from headrace.client.codes import ErrorCode
 from headrace.client.errors import BrokerError, ClientClosed, ClientError, RecordTooLarge
 from headrace.client.send_buffer import Batch, Delivery, SendBuffer
 from headrace.client.sender import Sender
 from headrace.format.batch import HEADER_BYTES, header_at
 from headrace.format.compression import NAMES
+from headrace.format.error_codes import ErrorCode
 from headrace.format.partitioning import partition_of
 from headrace.format.records import build
 

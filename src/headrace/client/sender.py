@@ -16,9 +16,9 @@ from typing import Any
 from headrace.client import wire
 from headrace.client.admin import Admin
 from headrace.client.cluster import BACKOFF_FIRST, BACKOFF_MAX, Cluster
-from headrace.client.codes import ErrorCode
 from headrace.client.errors import BrokerError, ClientError, error_code
 from headrace.client.send_buffer import Batch, SendBuffer
+from headrace.format.error_codes import ErrorCode
 
 CHANNEL = "produce"
 

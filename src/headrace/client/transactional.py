@@ -16,7 +16,6 @@ from typing import Any
 
 from headrace.client import wire
 from headrace.client.cluster import BACKOFF_TRANSACTION, Cluster, Partition
-from headrace.client.codes import ErrorCode
 from headrace.client.coordinator import NO_IDENTITY, Coordinator, Identity, fatal
 from headrace.client.errors import (
     BrokerError,
@@ -28,6 +27,7 @@ from headrace.client.errors import (
 )
 from headrace.client.producer import Producer
 from headrace.client.send_buffer import Batch, SendBuffer
+from headrace.format.error_codes import ErrorCode
 
 ENROLL = "enroll"
 # The errors of a partition's leader for a producer that is not the present one: only the coordinator knows why.

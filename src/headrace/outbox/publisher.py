@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from headrace.client import BrokerError, Client, ClientError, Delivery
-from headrace.client.codes import ErrorCode
 from headrace.client.errors import ProducerFenced, TransactionUnresolved, UnsupportedApi
 from headrace.client.transactional import TransactionalProducer
+from headrace.format.error_codes import ErrorCode
 from headrace.outbox.errors import InDoubt, MessageRefused, OutboxError, RelayFenced, Unavailable
 from headrace.outbox.store import Message
 

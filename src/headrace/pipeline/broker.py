@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from headrace.client import EARLIEST, Client
-from headrace.client.codes import ErrorCode
 from headrace.client.errors import BrokerError, RequestTimeout
+from headrace.format.error_codes import ErrorCode
 from headrace.pipeline.options import InvalidOption, Partition, SinkOptions, SourceOptions
 from headrace.pipeline.origin import Origin, Range, range_lost
 

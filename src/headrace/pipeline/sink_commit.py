@@ -21,10 +21,10 @@ from typing import Any
 import structlog
 
 from headrace.client import EARLIEST, LATEST, Client
-from headrace.client.codes import ErrorCode
 from headrace.client.errors import BrokerError, ClientError, ProducerFenced, TransactionAbortable, UnsupportedApi
 from headrace.client.transactional import TransactionalProducer
 from headrace.errors import HeadraceError
+from headrace.format.error_codes import ErrorCode
 
 log = structlog.get_logger("headrace.pipeline")
 
