@@ -25,10 +25,11 @@ from kafka import KafkaConsumer
 from kafka.errors import OffsetMetadataTooLargeError
 from kafka.structs import OffsetAndMetadata
 from kafka.structs import TopicPartition as PyPartition
+from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from tests.clients.trio import CLIENTS, Message, make_topic, numbered, values
-from tests.doors.kafka.asking import KEYS, _entity, build
+from tests.doors.kafka.asking import KEYS, build
 from tests.doors.kafka.wired import frame
 from tests.serving import Serving
 from tests.waiting import wait_until
@@ -75,7 +76,7 @@ class Raw:
         raw = self.receive()
         key = KEYS[api]
         at = 5 if version >= APIS[key].flexible and key != API_VERSIONS else 4
-        return entity_reader(_entity(api, version, "response"))(raw, at)[0]
+        return entity_reader(load_response_schema(KEYS[api], version))(raw, at)[0]
 
     def produce(self, topic: str, batch: bytes, index: int = 0) -> ErrorCode:
         reply = self.ask("produce", 9, **produce_fields(topic, batch, index))
@@ -92,7 +93,7 @@ class Raw:
 
 
 def request(api: str, version: int, **fields: Any) -> bytes:
-    kind = _entity(api, version, "request")
+    kind = load_request_schema(KEYS[api], version)
     out = BytesIO()
     entity_writer(kind)(out, build(kind, fields))
     return frame(KEYS[api], version, 1, out.getvalue())

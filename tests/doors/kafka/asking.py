@@ -9,18 +9,19 @@ import dataclasses
 import io
 import typing
 from datetime import timedelta
-from importlib import import_module
 from typing import Any
 
+from kio.index import load_request_schema, load_response_schema
+from kio.schema.index import api_key_map
 from kio.serial import entity_reader, entity_writer
 
 from headrace.broker.broker import Broker
 from headrace.doors.door import DoorContext
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.codec import decode_request, encode_response
-from headrace.doors.kafka.registry import SCHEMAS, handler
+from headrace.doors.kafka.registry import handler
 
-KEYS = {schema: key for key, schema in SCHEMAS.items()}
+KEYS = {schema: key for key, schema in api_key_map.items()}
 
 
 class Asking:
@@ -33,21 +34,16 @@ class Asking:
         """Ask, and give kio's entity of the reply."""
         key = KEYS[api]
         asked = io.BytesIO()
-        kind = _entity(api, version, "request")
+        kind = load_request_schema(KEYS[api], version)
         entity_writer(kind)(asked, build(kind, fields))
         context: DoorContext[Any] = DoorContext(self.broker, self.broker.config, self.broker.config)  # type: ignore[arg-type]
         call = Call(key, version, "test", "127.0.0.1", context, None, "broker.test", 9092)  # type: ignore[arg-type]
         reply = await handler(key)(call, decode_request(key, version, asked.getvalue(), 0))
         assert reply is not None
         raw = bytes(encode_response(key, version, reply))
-        entity, size = entity_reader(_entity(api, version, "response"))(raw, 0)
+        entity, size = entity_reader(load_response_schema(KEYS[api], version))(raw, 0)
         assert size == len(raw)
         return entity
-
-
-def _entity(api: str, version: int, side: str) -> Any:
-    module = import_module(f"kio.schema.{api}.v{version}.{side}")
-    return getattr(module, "".join(part.capitalize() for part in api.split("_")) + side.capitalize())
 
 
 def build(kind: Any, values: dict[str, Any]) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
+from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import Records
 from tests.longer import examples
@@ -41,7 +42,7 @@ def as_dict(value: Any) -> Any:
 @pytest.mark.hypothesis
 @pytest.mark.parametrize(("key", "version"), EDGES)
 def test_requests_are_read_as_kio_wrote_them(key: int, version: int) -> None:
-    kind = codec._load(key, version, "request")
+    kind = load_request_schema(key, version)
 
     @settings(max_examples=examples(8), deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(st.from_type(kind))
@@ -62,7 +63,7 @@ def test_requests_are_read_as_kio_wrote_them(key: int, version: int) -> None:
 @pytest.mark.hypothesis
 @pytest.mark.parametrize(("key", "version"), EDGES)
 def test_replies_are_read_by_kio_as_they_were_meant(key: int, version: int) -> None:
-    kind = codec._load(key, version, "response")
+    kind = load_response_schema(key, version)
 
     @settings(max_examples=examples(8), deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(st.from_type(kind))
@@ -82,7 +83,7 @@ def test_replies_are_read_by_kio_as_they_were_meant(key: int, version: int) -> N
 @pytest.mark.parametrize(("key", "version"), ALL)
 def test_an_empty_dict_becomes_a_reply_of_defaults(key: int, version: int) -> None:
     raw = bytes(codec.encode_response(key, version, {}))
-    _, size = entity_reader(codec._load(key, version, "response"))(raw, 0)
+    _, size = entity_reader(load_response_schema(key, version))(raw, 0)
     assert size == len(raw)
 
 

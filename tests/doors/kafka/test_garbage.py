@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
-from tests.doors.kafka.asking import _entity
 from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, frame, open_door, produce_fields
 from tests.waiting import until
 
@@ -117,7 +116,6 @@ async def _throw_mutated(tmp_path: Path, api: str, version: int) -> None:
     chance = random.Random(version)
     problems: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
-    assert _entity(api, version, "request")
     with capture_logs() as logs:
         async with open_door(tmp_path) as door:
             topic = await door.broker.topics.create("rain", 2)

@@ -6,24 +6,25 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.schema.index import api_key_map
 from tests.doors.kafka.asking import Asking
 from tests.doors.kafka.wired import Wire, open_door
 
 from headrace.doors.kafka import codec
-from headrace.doors.kafka.not_offered import _EACH
-from headrace.doors.kafka.registry import APIS, NOT_OFFERED, Api
+from headrace.doors.kafka.not_offered import _EACH, SHARE_STATE
+from headrace.doors.kafka.registry import APIS, Api, not_offered
 
 UNSUPPORTED = ErrorCode.unsupported_version
+NOT_OFFERED = [api for key in api_key_map if (api := not_offered(key)) is not None]
 
 
-@pytest.mark.parametrize("api", NOT_OFFERED.values())
-def test_the_table_agrees_with_the_schemas(api: Api) -> None:
+@pytest.mark.parametrize("api", NOT_OFFERED)
+def test_every_other_api_of_kafka_has_a_place_for_the_error(api: Api) -> None:
     assert api.key not in APIS
-    assert api_key_map[api.key] == api.name
     for version in range(api.oldest, api.newest + 1):
-        reply = codec._load(api.key, version, "response")
+        reply = load_response_schema(api.key, version)
         assert reply.__flexible__ == (version >= api.flexible)
         assert "error_code" in reply.__annotations__ or api.name in _EACH
         assert api.name in _EACH or codec.encode_response(api.key, version, {"error_code": UNSUPPORTED})
@@ -48,7 +49,7 @@ async def test_a_client_that_asks_all_the_same_is_told(tmp_path: Path) -> None:
             assert reply.error_code is code
             assert "is not offered" in getattr(reply, "error_message", "is not offered")
         described = await wire.ask("api_versions", 3, client_software_name="test", client_software_version="1")
-        assert {each.api_key for each in described.api_keys}.isdisjoint(NOT_OFFERED)
+        assert {each.api_key for each in described.api_keys}.isdisjoint(api.key for api in NOT_OFFERED)
 
 
 async def test_of_several_things_each_is_told(tmp_path: Path) -> None:
@@ -72,6 +73,17 @@ async def test_of_several_things_each_is_told(tmp_path: Path) -> None:
         )
         (topic,) = folders.results
         assert [(each.partition_index, each.error_code) for each in topic.partitions] == [(3, UNSUPPORTED)]
+
+
+@pytest.mark.parametrize("api", SHARE_STATE)
+async def test_the_state_of_share_groups_is_refused_partition_by_partition(tmp_path: Path, api: str) -> None:
+    given = {"state_batches": [], "state_epoch": 1, "leader_epoch": 1, "start_offset": 0}
+    partitions = [{"partition": 3, **given}, {"partition": 4, **given}]
+    async with open_door(tmp_path) as door, await Wire.open(door) as wire:
+        reply = await wire.ask(api, 0, group_id="g", topics=[{"topic_id": UUID(int=7), "partitions": partitions}])
+        (topic,) = reply.results
+        assert topic.topic_id == UUID(int=7)
+        assert [(each.partition, each.error_code) for each in topic.partitions] == [(3, UNSUPPORTED), (4, UNSUPPORTED)]
 
 
 @pytest.mark.parametrize("version", range(3))

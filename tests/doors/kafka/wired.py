@@ -11,18 +11,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 from tests import brokers
 from tests.device import Device
-from tests.doors.kafka.asking import KEYS, _entity, build
+from tests.doors.kafka.asking import KEYS, build
 
 from headrace.doors.door import DoorContext
 from headrace.doors.kafka.door import KafkaDoor
-from headrace.doors.kafka.registry import API_VERSIONS, APIS, NOT_OFFERED
+from headrace.doors.kafka.registry import API_VERSIONS, APIS, Api, not_offered
 from headrace.format import records
 from headrace.log.interface import Topic
-
-KNOWN = APIS | NOT_OFFERED
 
 
 @asynccontextmanager
@@ -65,7 +64,7 @@ class Wire:
         """A whole request."""
         self.correlation += 1
         out = io.BytesIO()
-        kind = _entity(api, version, "request")
+        kind = load_request_schema(KEYS[api], version)
         entity_writer(kind)(out, build(kind, fields))
         return frame(KEYS[api], version, self.correlation, out.getvalue(), client)
 
@@ -79,8 +78,8 @@ class Wire:
         raw = await self.reader.readexactly(size)
         assert int.from_bytes(raw[:4], "big") == (self.correlation if correlation is None else correlation)
         key = KEYS[api]
-        at = 5 if version >= KNOWN[key].flexible and key != API_VERSIONS else 4
-        entity, used = entity_reader(_entity(api, version, "response"))(raw, at)
+        at = 5 if version >= _api(key).flexible and key != API_VERSIONS else 4
+        entity, used = entity_reader(load_response_schema(KEYS[api], version))(raw, at)
         assert at + used == size
         return entity
 
@@ -101,9 +100,15 @@ class Wire:
         return await asyncio.wait_for(self.reader.read(), 20)
 
 
+def _api(key: int) -> Api:
+    api = APIS.get(key) or not_offered(key)
+    assert api is not None
+    return api
+
+
 def frame(key: int, version: int, correlation: int, body: bytes, client: bytes | None = b"test") -> bytes:
     """A whole request of any API, even one that there is not."""
-    api = KNOWN.get(key)
+    api = APIS.get(key) or not_offered(key)
     flexible = api is not None and version >= api.flexible
     raw = key.to_bytes(2, "big", signed=True) + version.to_bytes(2, "big", signed=True) + correlation.to_bytes(4, "big")
     raw += b"\xff\xff" if client is None else len(client).to_bytes(2, "big") + client

@@ -17,17 +17,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from importlib import import_module
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - the module's own name says nothing
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, get_args, get_origin
 from uuid import UUID
 
+from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 
 from headrace.doors.kafka.errors import Malformed
-from headrace.doors.kafka.registry import SCHEMAS
 from headrace.doors.kafka.wire import read_varint
 from headrace.format.varint import write_varint
 
@@ -120,27 +119,19 @@ async def encode_in_turns(
 
 @cache
 def _element_writer(api_key: int, version: int, array: str) -> Writer:
-    struct = _load(api_key, version, "response")
+    struct = load_response_schema(api_key, version)
     (field,) = (field for field in fields(struct) if field.name == array)
     return _struct_writer(_Shape(field).struct)
 
 
-def _load(api_key: int, version: int, side: str) -> Any:
-    """kio's class of a whole request or response."""
-    schema = SCHEMAS[api_key]
-    module = import_module(f"kio.schema.{schema}.v{version}.{side}")
-    name = "".join(part.capitalize() for part in schema.split("_")) + side.capitalize()
-    return getattr(module, name)
-
-
 @cache
 def _request_reader(api_key: int, version: int) -> Reader:
-    return _struct_reader(_load(api_key, version, "request"))
+    return _struct_reader(load_request_schema(api_key, version))
 
 
 @cache
 def _response_writer(api_key: int, version: int) -> Writer:
-    return _struct_writer(_load(api_key, version, "response"))
+    return _struct_writer(load_response_schema(api_key, version))
 
 
 class _Shape:

@@ -12,7 +12,7 @@ from headrace.doors.kafka import codec
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.errors import Malformed, Unanswerable
 from headrace.doors.kafka.not_offered import refuse
-from headrace.doors.kafka.registry import API_VERSIONS, APIS, NOT_OFFERED, Api, handler
+from headrace.doors.kafka.registry import API_VERSIONS, APIS, Api, handler, not_offered
 from headrace.doors.kafka.wire import INT32_PAIR, skip_tags
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def dispatch(
     started: float,
 ) -> None:
     """Begin to answer one request. Raises Malformed or Unanswerable."""
-    api = APIS.get(key) or NOT_OFFERED.get(key)
+    api = APIS.get(key) or not_offered(key)
     client = connection.client_id(buffer, position, body)
     if api is None or not api.oldest <= version <= api.newest:
         if api is None or key != API_VERSIONS:
@@ -78,7 +78,7 @@ async def _answer(api: Api, call: Call, correlation: int, frame: bytes, started:
             version = 0
         else:
             version = call.version
-            if api.key in NOT_OFFERED:
+            if api.key not in APIS:
                 reply = refuse(api, version, frame)
             else:
                 if len(frame) > codec.BYTES_ON_THE_LOOP:

@@ -16,7 +16,15 @@ from headrace.doors.kafka.registry import Api
 
 Reply = dict[str, Any]
 
-# What Kafka says where it does not offer them either. To all others the answer is UNSUPPORTED_VERSION.
+# By which brokers keep the state of share groups.
+SHARE_STATE = (
+    "delete_share_group_state",
+    "initialize_share_group_state",
+    "read_share_group_state",
+    "read_share_group_state_summary",
+    "write_share_group_state",
+)
+# What Kafka answers where it does not offer them either. To all others the answer is UNSUPPORTED_VERSION.
 _CODES: dict[str, ErrorCode] = {
     "sasl_handshake": ErrorCode.illegal_sasl_state,
     "sasl_authenticate": ErrorCode.illegal_sasl_state,
@@ -61,6 +69,18 @@ def _log_dirs(request: Any, error: Reply) -> Reply:
     }
 
 
+def _share_state(request: Any, error: Reply) -> Reply:
+    return {
+        "results": [
+            {
+                "topic_id": topic.topic_id,
+                "partitions": [{**error, "partition": each.partition} for each in topic.partitions],
+            }
+            for topic in request.topics
+        ]
+    }
+
+
 # Of replies whose errors stand with each thing that was asked about.
 _EACH: dict[str, Callable[[Any, Reply], Reply]] = {
     "alter_client_quotas": _quotas,
@@ -68,6 +88,7 @@ _EACH: dict[str, Callable[[Any, Reply], Reply]] = {
     "alter_user_scram_credentials": _users,
     "describe_share_group_offsets": _groups_with_topics,
     "share_group_describe": _groups,
+    **dict.fromkeys(SHARE_STATE, _share_state),
     "streams_group_describe": _groups,
 }
 

@@ -8,9 +8,12 @@ called, so that a broker starts without them. Produce and Fetch are the hot path
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kio.index import load_request_schema
+from kio.schema.index import api_key_map, schema_name_map
 
 if TYPE_CHECKING:
     from headrace.doors.kafka.call import Call
@@ -86,57 +89,21 @@ APIS: dict[int, Api] = {
     )
 }
 
-# Kafka's other APIs, but for those whose replies have no place for an error: not advertised, and answered with one.
-NOT_OFFERED: dict[int, Api] = {
-    api.key: api
-    for api in (
-        Api(17, "sasl_handshake", 0, 1, NEVER),
-        Api(34, "alter_replica_log_dirs", 1, 2, 2),
-        Api(36, "sasl_authenticate", 0, 2, 2),
-        Api(38, "create_delegation_token", 1, 3, 2),
-        Api(39, "renew_delegation_token", 1, 2, 2),
-        Api(40, "expire_delegation_token", 1, 2, 2),
-        Api(41, "describe_delegation_token", 1, 3, 2),
-        Api(45, "alter_partition_reassignments", 0, 1, 0),
-        Api(48, "describe_client_quotas", 0, 1, 1),
-        Api(49, "alter_client_quotas", 0, 1, 1),
-        Api(50, "describe_user_scram_credentials", 0, 0, 0),
-        Api(51, "alter_user_scram_credentials", 0, 0, 0),
-        Api(52, "vote", 0, 2, 0),
-        Api(53, "begin_quorum_epoch", 0, 1, 1),
-        Api(54, "end_quorum_epoch", 0, 1, 1),
-        Api(56, "alter_partition", 2, 3, 2),
-        Api(57, "update_features", 0, 2, 0),
-        Api(58, "envelope", 0, 0, 0),
-        Api(59, "fetch_snapshot", 0, 1, 0),
-        Api(62, "broker_registration", 0, 4, 0),
-        Api(63, "broker_heartbeat", 0, 2, 0),
-        Api(64, "unregister_broker", 0, 0, 0),
-        Api(67, "allocate_producer_ids", 0, 0, 0),
-        Api(70, "controller_registration", 0, 0, 0),
-        Api(71, "get_telemetry_subscriptions", 0, 0, 0),
-        Api(72, "push_telemetry", 0, 0, 0),
-        Api(73, "assign_replicas_to_dirs", 0, 0, 0),
-        Api(76, "share_group_heartbeat", 1, 1, 1),
-        Api(77, "share_group_describe", 1, 1, 1),
-        Api(78, "share_fetch", 1, 2, 1),
-        Api(79, "share_acknowledge", 1, 2, 1),
-        Api(80, "add_raft_voter", 0, 1, 0),
-        Api(81, "remove_raft_voter", 0, 0, 0),
-        Api(82, "update_raft_voter", 0, 0, 0),
-        Api(88, "streams_group_heartbeat", 0, 0, 0),
-        Api(89, "streams_group_describe", 0, 0, 0),
-        Api(90, "describe_share_group_offsets", 0, 1, 0),
-        Api(91, "alter_share_group_offsets", 0, 0, 0),
-        Api(92, "delete_share_group_offsets", 0, 0, 0),
-    )
-}
-
-SCHEMAS: dict[int, str] = {api.key: api.name for api in (*APIS.values(), *NOT_OFFERED.values())}
-
 # What ApiVersions says where it differs from what is answered. Old librdkafka takes a missing Produce 0 for a broker
 # without compression, so Kafka 4 advertises it and refuses it, and so does this door.
 ADVERTISED_OLDEST: dict[int, int] = {PRODUCE: 0}
+
+
+# Keys are the clients' words.
+@lru_cache(maxsize=128)
+def not_offered(key: int) -> Api | None:
+    """An API that Kafka has and this door does not offer: not advertised, and answered with an error."""
+    name = api_key_map.get(key)
+    if name is None or key in APIS:
+        return None
+    versions = schema_name_map[name]
+    flexible = (version for version in versions if load_request_schema(key, version).__flexible__)
+    return Api(key, name, min(versions), max(versions), next(flexible, NEVER))
 
 
 @cache

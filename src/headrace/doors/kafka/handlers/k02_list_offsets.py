@@ -1,4 +1,4 @@
-"""ListOffsets, 1 to 11: the offset at the start, at the end, at a time, or of the record with the largest timestamp.
+"""ListOffsets (2), versions 1 to 11: the offset at the start, the end, a time, or of the largest timestamp.
 
 The end is the high watermark, or the last stable offset for committed readers; a look-up by time finds nothing at or
 above it. The local log is the whole log here: "earliest local" is the start, and "latest tiered" and "earliest pending
@@ -17,8 +17,6 @@ from headrace.doors.kafka.errors import error_code
 from headrace.doors.kafka.partitions import warm_partition
 from headrace.errors import HeadraceError
 from headrace.log.interface import EARLIEST, LATEST, MAX_TIMESTAMP, Partition
-
-VERSIONS = (1, 11)
 
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5

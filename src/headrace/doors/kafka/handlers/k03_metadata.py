@@ -21,12 +21,10 @@ from headrace.doors.kafka.partitions import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC
 from headrace.errors import HeadraceError, UnknownTopic
 from headrace.log.interface import Topic
 
-VERSIONS = (0, 13)
 _TOPIC_ID_FROM = 12
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    """Answer one request."""
     broker = call.broker
     asked = request.topics
     if asked and any(_refuses(call.version, topic) for topic in asked):

@@ -17,7 +17,6 @@ from headrace.broker.groups import Committer, Problem
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.partitions import commit_of, find_partitions
 
-VERSIONS = (2, 10)
 _NOT_FOUND_FROM = 9
 _EPOCHS_FROM = 9
 _TOPIC_ID_FROM = 10
@@ -25,7 +24,6 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    """Answer one request."""
     replies, existing = find_partitions(call.broker, request.topics, call.version >= _TOPIC_ID_FROM)
     if existing:
         problems = await call.broker.groups.commit(

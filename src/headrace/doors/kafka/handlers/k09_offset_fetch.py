@@ -18,14 +18,12 @@ from headrace.broker.groups import Problem
 from headrace.broker.groups.group_codec import Committed
 from headrace.doors.kafka.call import Call
 
-VERSIONS = (1, 10)
 _GROUP_ERROR_FROM = 2
 _SEVERAL_FROM = 8
 _TOPIC_ID_FROM = 10
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    """Answer one request."""
     stable = getattr(request, "require_stable", False)
     if call.version >= _SEVERAL_FROM:
         return {"groups": [await _group(call, group, stable) for group in request.groups]}

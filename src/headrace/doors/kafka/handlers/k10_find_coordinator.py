@@ -13,14 +13,12 @@ from kio.schema.errors import ErrorCode
 
 from headrace.doors.kafka.call import Call
 
-VERSIONS = (0, 6)
 _GROUP = 0
 _TRANSACTION = 1
 _SEVERAL_FROM = 4
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    """Answer one request."""
     key_type = getattr(request, "key_type", _GROUP)
     if call.version < _SEVERAL_FROM:
         return _coordinator(call, key_type)

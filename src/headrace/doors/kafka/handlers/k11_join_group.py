@@ -15,7 +15,6 @@ from typing import Any
 from headrace.broker.groups import JoinRequest
 from headrace.doors.kafka.call import Call
 
-VERSIONS = (0, 9)
 _KNOWN_ID_FROM = 4
 _NULL_PROTOCOL_FROM = 7
 _SKIP_FROM = 9
@@ -23,7 +22,6 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    """Answer one request."""
     session_timeout = request.session_timeout // _MILLISECOND
     rebalance_timeout = getattr(request, "rebalance_timeout", request.session_timeout) // _MILLISECOND
     joined = await call.broker.groups.join(

@@ -9,11 +9,8 @@ from typing import Any
 
 from headrace.doors.kafka.call import Call
 
-VERSIONS = (0, 4)
-
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    """Answer one request."""
     problem = await call.broker.groups.heartbeat(
         request.group_id, request.member_id, getattr(request, "group_instance_id", None), request.generation_id
     )

@@ -11,12 +11,10 @@ from typing import Any
 from headrace.broker.groups import Leaver
 from headrace.doors.kafka.call import Call
 
-VERSIONS = (0, 5)
 _SEVERAL_FROM = 3
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    """Answer one request."""
     groups = call.broker.groups
     if call.version < _SEVERAL_FROM:
         problem, problems = await groups.leave(request.group_id, [Leaver(request.member_id)])

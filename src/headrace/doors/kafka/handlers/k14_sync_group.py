@@ -10,11 +10,8 @@ from typing import Any
 from headrace.broker.groups import SyncRequest
 from headrace.doors.kafka.call import Call
 
-VERSIONS = (0, 5)
-
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    """Answer one request."""
     synced = await call.broker.groups.sync(
         request.group_id,
         SyncRequest(

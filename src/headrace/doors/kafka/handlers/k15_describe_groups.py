@@ -12,14 +12,12 @@ from headrace.broker.groups import Problem, State
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.partitions import NOT_ASKED
 
-VERSIONS = (0, 6)
 _NOT_FOUND_FROM = 6
 # Read, delete, describe, and describe and alter its configuration. There is no access control: everybody may.
 GROUP_OPERATIONS = 3400
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    """Answer one request."""
     operations = GROUP_OPERATIONS if getattr(request, "include_authorized_operations", False) else NOT_ASKED
     return {"groups": [await _group(call, group_id, operations) for group_id in dict.fromkeys(request.groups)]}
 

@@ -9,11 +9,8 @@ from typing import Any
 
 from headrace.doors.kafka.call import Call
 
-VERSIONS = (0, 5)
-
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    """Answer one request."""
     states = {state.lower() for state in getattr(request, "states_filter", ())}
     types = {kind.lower() for kind in getattr(request, "types_filter", ())}
     problem, groups = await call.broker.groups.list_groups()

@@ -1,4 +1,4 @@
-"""ApiVersions, 0 to 4: which APIs the broker answers, in which versions.
+"""ApiVersions (18), versions 0 to 4: which APIs the broker answers, in which versions.
 
 A client of a newer version is answered in version 0 with UNSUPPORTED_VERSION and the whole list, from which it picks
 the version to ask again with. The software name and version of the client are checked as Kafka checks them, from
@@ -16,8 +16,6 @@ from kio.schema.errors import ErrorCode
 
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.registry import ADVERTISED_OLDEST, APIS
-
-VERSIONS = (0, 4)
 
 FINALIZED = {"group.version": 1, "transaction.version": 2}
 FEATURES: dict[str, Any] = {

@@ -21,11 +21,8 @@ from headrace.doors.kafka.configs import dynamic_of, topic_entries
 from headrace.doors.kafka.errors import KafkaError, error_code
 from headrace.errors import InvalidTopicConfig
 
-VERSIONS = (2, 7)
-
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    """Answer one request."""
     duplicates = repeated(topic.name for topic in request.topics)
     wanted = {topic.name: topic for topic in request.topics}
 

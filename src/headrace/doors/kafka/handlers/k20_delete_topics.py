@@ -17,11 +17,8 @@ from headrace.doors.kafka.changes import repeated, within
 from headrace.doors.kafka.errors import KafkaError, error_code
 from headrace.errors import UnknownTopic
 
-VERSIONS = (1, 6)
-
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    """Answer one request."""
     if call.version >= 6:
         asked = [(topic.name, topic.topic_id) for topic in request.topics]
     else:

@@ -17,14 +17,12 @@ from headrace.doors.kafka.changes import within
 from headrace.doors.kafka.errors import KafkaError, error_code
 from headrace.errors import OffsetOutOfRange, UnknownTopic
 
-VERSIONS = (0, 2)
 _HIGH_WATERMARK = -1
 # Kafka acts on a request without any time as well; only waiting for followers would take some.
 _AT_LEAST = timedelta(seconds=1)
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    """Answer one request."""
     wanted = {
         (topic.name, partition.partition_index): partition.offset
         for topic in request.topics

@@ -1,4 +1,4 @@
-"""InitProducerId, 0 to 5: a new producer id, at epoch 0, for an idempotent producer; for a
+"""InitProducerId (22), versions 0 to 5: a new producer id, at epoch 0, for an idempotent producer; for a
 transactional id its producer id with the next epoch, which fences the producer that had it before.
 
 What the one before left open is aborted first, in the same append: Kafka answers CONCURRENT_TRANSACTIONS meanwhile, and
@@ -18,7 +18,6 @@ from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.errors import coordinator_code
 from headrace.errors import HeadraceError
 
-VERSIONS = (0, 5)
 _FENCED_FROM = 4
 _MILLISECOND = timedelta(milliseconds=1)
 

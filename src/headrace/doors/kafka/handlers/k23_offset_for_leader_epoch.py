@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch, 2 to 4: where an epoch ended, by which a client sees that the log was cut behind its back."""
+"""OffsetForLeaderEpoch (23), versions 2 to 4: where an epoch ended, by which a client sees that the log was cut."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.errors import error_code
 from headrace.doors.kafka.partitions import warm_partition
 from headrace.errors import HeadraceError
-
-VERSIONS = (2, 4)
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.errors import coordinator_code
 from headrace.errors import HeadraceError
 
-VERSIONS = (0, 5)
 _FENCED_FROM = 2
 _SEVERAL_FROM = 4
 _ABORTABLE_FROM = 5
@@ -25,7 +24,6 @@ Codes = dict[tuple[str, int], ErrorCode]
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    """Answer one request."""
     if call.version < _SEVERAL_FROM:
         topics = request.v3_and_below_topics
         codes = await _add(

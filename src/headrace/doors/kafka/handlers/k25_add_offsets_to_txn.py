@@ -10,12 +10,10 @@ from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.errors import coordinator_code
 from headrace.errors import HeadraceError
 
-VERSIONS = (0, 4)
 _FENCED_FROM = 2
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    """Answer one request."""
     if not request.group_id:
         return {"error_code": ErrorCode.invalid_group_id}
     try:

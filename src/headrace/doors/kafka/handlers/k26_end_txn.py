@@ -15,13 +15,11 @@ from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.errors import coordinator_code
 from headrace.errors import HeadraceError
 
-VERSIONS = (0, 5)
 _FENCED_FROM = 2
 _BUMPS_FROM = 5
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    """Answer one request."""
     try:
         producer, epoch = await call.broker.transactions.end(
             request.transactional_id,

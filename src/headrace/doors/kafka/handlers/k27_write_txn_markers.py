@@ -1,4 +1,4 @@
-"""WriteTxnMarkers (27), versions 1 and 2: end what a producer has open on these partitions.
+"""WriteTxnMarkers (27), versions 1 to 2: end what a producer has open on these partitions.
 
 Kafka's coordinators tell the other brokers so; here the coordinator and the partitions are in one place, and the
 request comes only from an administrator who gets rid of a hanging transaction (`kafka-transactions.sh abort`).
@@ -16,11 +16,8 @@ from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.errors import error_code
 from headrace.errors import HeadraceError
 
-VERSIONS = (1, 2)
-
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    """Answer one request."""
     answers = []
     for marker in request.markers:
         topics = []

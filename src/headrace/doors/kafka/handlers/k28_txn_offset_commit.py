@@ -17,13 +17,11 @@ from headrace.doors.kafka.errors import coordinator_code
 from headrace.doors.kafka.partitions import commit_of, find_partitions
 from headrace.errors import HeadraceError
 
-VERSIONS = (0, 5)
 _NEVER_FENCED = 1 << 15
 _BROKER_ADDS_FROM = 5
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    """Answer one request."""
     replies, existing = find_partitions(call.broker, request.topics)
     codes = await _commit(call, request, [commit_of(each) for each in existing])
     for (reply, _, _), code in zip(existing, codes, strict=True):

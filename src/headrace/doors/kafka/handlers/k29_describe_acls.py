@@ -9,7 +9,6 @@ from kio.schema.errors import ErrorCode
 
 from headrace.doors.kafka.call import Call
 
-VERSIONS = (1, 3)
 DISABLED = {
     "error_code": ErrorCode.security_disabled,
     "error_message": "there are no ACLs here: access is by TLS client certificates",
@@ -17,5 +16,4 @@ DISABLED = {
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    """Answer one request."""
     return {**DISABLED, "resources": ()}

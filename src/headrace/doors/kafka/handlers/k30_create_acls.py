@@ -8,9 +8,6 @@ from typing import Any
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.handlers.k29_describe_acls import DISABLED
 
-VERSIONS = (1, 3)
-
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    """Answer one request."""
     return {"results": [DISABLED] * len(request.creations)}

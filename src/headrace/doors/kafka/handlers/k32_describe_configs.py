@@ -26,11 +26,8 @@ from headrace.doors.kafka.configs import (
 from headrace.doors.kafka.errors import KafkaError, error_code
 from headrace.errors import HeadraceError, UnknownTopic
 
-VERSIONS = (1, 4)
-
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    """Answer one request."""
     documented = getattr(request, "include_documentation", False)
     results = []
     for resource in request.resources:

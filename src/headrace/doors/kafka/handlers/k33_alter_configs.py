@@ -15,11 +15,8 @@ from headrace.doors.kafka.configs import alter
 from headrace.doors.kafka.errors import KafkaError
 from headrace.doors.kafka.handlers.k44_incremental_alter_configs import respond
 
-VERSIONS = (0, 2)
-
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    """Answer one request."""
     return await respond(request.resources, lambda resource: _replace(call, resource, request.validate_only))
 
 

@@ -18,12 +18,10 @@ from headrace.errors import HeadraceError
 from headrace.log.interface import Partition, Topic
 from headrace.log.local import LocalPartition
 
-VERSIONS = (1, 5)
 _UNKNOWN = -1
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    """Answer one request."""
     broker = call.broker
     topics = []
     for topic, partitions in _wanted(call, request.topics):

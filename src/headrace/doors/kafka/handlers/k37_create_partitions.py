@@ -10,11 +10,8 @@ from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.changes import check_asked, check_replicas, repeated, within
 from headrace.doors.kafka.errors import KafkaError, error_code
 
-VERSIONS = (0, 3)
-
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    """Answer one request."""
     duplicates = repeated(topic.name for topic in request.topics)
     wanted = {topic.name: topic for topic in request.topics}
 

@@ -9,11 +9,8 @@ from typing import Any
 
 from headrace.doors.kafka.call import Call
 
-VERSIONS = (0, 2)
-
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    """Answer one request."""
     groups = call.broker.groups
     names = dict.fromkeys(request.groups_names)
     return {"results": [{"group_id": name, "error_code": await groups.delete(name)} for name in names]}

@@ -11,12 +11,10 @@ from kio.schema.errors import ErrorCode
 
 from headrace.doors.kafka.call import Call
 
-VERSIONS = (0, 2)
 _ELECTION_TYPES = (0, 1)
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    """Answer one request."""
     topics = call.broker.topics
     if request.topic_partitions is None:
         nothing: list[dict[str, Any]] = [{"topic": name, "partition_result": ()} for name in topics.all]

@@ -22,8 +22,6 @@ from headrace.doors.kafka.configs import alter, value_of
 from headrace.doors.kafka.errors import KafkaError, error_code
 from headrace.errors import HeadraceError, InvalidTopicConfig
 
-VERSIONS = (0, 1)
-
 
 class Operation(IntEnum):
     """What to do with a setting, by Kafka's number."""
@@ -35,7 +33,6 @@ class Operation(IntEnum):
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    """Answer one request."""
 
     async def change(resource: Any) -> None:
         now = partial(value_of, call.broker, resource.resource_type)

@@ -9,9 +9,6 @@ from kio.schema.errors import ErrorCode
 
 from headrace.doors.kafka.call import Call
 
-VERSIONS = (0, 0)
-
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    """Answer one request."""
     return {"error_code": ErrorCode.none, "error_message": None, "topics": ()}

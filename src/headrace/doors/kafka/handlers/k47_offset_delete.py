@@ -15,11 +15,8 @@ from headrace.broker.groups import Problem
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.partitions import find_partitions
 
-VERSIONS = (0, 0)
-
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    """Answer one request."""
     replies, existing = find_partitions(call.broker, request.topics)
     places = [(topic.name, each.partition_index) for _, topic, each in existing]
     problem, problems = await call.broker.groups.delete_offsets(request.group_id, places)

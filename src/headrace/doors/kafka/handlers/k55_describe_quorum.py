@@ -13,13 +13,10 @@ from kio.schema.errors import ErrorCode
 from headrace.broker.internal import CLUSTER_METADATA
 from headrace.doors.kafka.call import Call
 
-VERSIONS = (0, 2)
-
 LISTENER = "CONTROLLER"
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    """Answer one request."""
     topics = []
     known = False
     for topic in request.topics:

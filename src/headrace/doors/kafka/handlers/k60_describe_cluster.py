@@ -9,13 +9,11 @@ from kio.schema.errors import ErrorCode
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.partitions import CLUSTER_OPERATIONS, NOT_ASKED
 
-VERSIONS = (0, 2)
 _BROKERS = 1
 _CONTROLLERS = 2
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    """Answer one request."""
     wanted = getattr(request, "endpoint_type", _BROKERS)
     if wanted == _CONTROLLERS:
         return _refused(

@@ -1,4 +1,4 @@
-"""DescribeProducers, 0: the idempotent producers that a partition remembers."""
+"""DescribeProducers (61), version 0: the idempotent producers that a partition remembers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.errors import error_code
 from headrace.doors.kafka.partitions import warm_partition
 from headrace.errors import HeadraceError
-
-VERSIONS = (0, 0)
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:

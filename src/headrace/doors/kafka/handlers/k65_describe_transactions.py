@@ -12,12 +12,10 @@ from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.errors import coordinator_code
 from headrace.errors import HeadraceError
 
-VERSIONS = (0, 0)
 _NEVER = 1 << 15
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    """Answer one request."""
     return {"transaction_states": [await _describe(call, each) for each in request.transactional_ids]}
 
 

@@ -13,12 +13,10 @@ from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.errors import coordinator_code
 from headrace.errors import HeadraceError
 
-VERSIONS = (0, 2)
 _NEVER = 1 << 15
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    """Answer one request."""
     known = {status.title: status for status in Status}
     unknown = [name for name in request.state_filters if name not in known]
     wanted = {known[name] for name in request.state_filters if name in known}

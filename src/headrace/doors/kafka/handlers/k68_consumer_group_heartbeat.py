@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat (68), versions 0 and 1: a member of the consumer protocol (KIP-848) joins, stays, follows or
+"""ConsumerGroupHeartbeat (68), versions 0 to 1: a member of the consumer protocol (KIP-848) joins, stays, follows or
 leaves.
 
 One request does what JoinGroup, SyncGroup, Heartbeat and LeaveGroup do for classic members. The broker divides the
@@ -16,13 +16,11 @@ from headrace.broker.groups.consumer.heartbeat import Heartbeat
 from headrace.broker.groups.consumer.places import Places
 from headrace.doors.kafka.call import Call
 
-VERSIONS = (0, 1)
 _MEMBERS_DRAW_IDS_FROM = 1
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    """Answer one request."""
     owned = request.topic_partitions
     beat = Heartbeat(
         member_id=request.member_id,

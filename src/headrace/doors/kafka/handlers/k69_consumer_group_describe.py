@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe (69), versions 0 and 1: groups of the consumer protocol, their members, and who has and shall
+"""ConsumerGroupDescribe (69), versions 0 to 1: groups of the consumer protocol, their members, and who has and shall
 have what.
 
 A classic group is GROUP_ID_NOT_FOUND, by which tools know to ask DescribeGroups. Topics that are gone are not shown.
@@ -13,12 +13,10 @@ from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.handlers.k15_describe_groups import GROUP_OPERATIONS
 from headrace.doors.kafka.partitions import NOT_ASKED
 
-VERSIONS = (0, 1)
 _CONSUMER = 1
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    """Answer one request."""
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
     return {"groups": [await _group(call, group_id, operations) for group_id in dict.fromkeys(request.group_ids)]}
 

@@ -13,11 +13,8 @@ from headrace.broker.dynamic_config import Scope
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.configs import Resource
 
-VERSIONS = (0, 1)
-
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    """Answer one request."""
     wanted = getattr(request, "resource_types", ()) or (Resource if call.version else (Resource.CLIENT_METRICS,))
     names: dict[int, list[str]] = {
         Resource.GROUP: call.broker.dynamic.names(Scope.GROUP),

@@ -17,12 +17,10 @@ from headrace.doors.kafka.errors import error_code
 from headrace.doors.kafka.partitions import NOT_ASKED, TOPIC_OPERATIONS, describe
 from headrace.errors import HeadraceError, UnknownTopic
 
-VERSIONS = (0, 0)
 PARTITIONS_MAX = 2_000
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    """Answer one request."""
     topics, cursor = call.broker.topics, request.cursor
     names = sorted({topic.name for topic in request.topics} or topics.all)
     first = 0
