@@ -12,8 +12,7 @@ from functools import cache, lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kio.index import load_request_schema
-from kio.schema.index import api_key_map, schema_name_map
+from headrace.format.schema import load_schema
 
 if TYPE_CHECKING:
     from headrace.doors.kafka.call import Call
@@ -98,11 +97,14 @@ ADVERTISED_OLDEST: dict[int, int] = {PRODUCE: 0}
 @lru_cache(maxsize=128)
 def not_offered(key: int) -> Api | None:
     """An API that Kafka has and this door does not offer: not advertised, and answered with an error."""
+    # Of use to clients of APIs that few have: not at the start.
+    from kio.schema.index import api_key_map, schema_name_map
+
     name = api_key_map.get(key)
     if name is None or key in APIS:
         return None
     versions = schema_name_map[name]
-    flexible = (version for version in versions if load_request_schema(key, version).__flexible__)
+    flexible = (version for version in versions if load_schema(key, version, "request").__flexible__)
     return Api(key, name, min(versions), max(versions), next(flexible, NEVER))
 
 

@@ -15,10 +15,11 @@ from kio.schema.errors import ErrorCode
 
 from headrace.broker.topics import check_name
 from headrace.doors.kafka.call import Call
-from headrace.doors.kafka.codec import Encoded, encode_in_turns
+from headrace.doors.kafka.codec import encode_in_turns
 from headrace.doors.kafka.errors import error_code
 from headrace.doors.kafka.partitions import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS, describe
 from headrace.errors import HeadraceError, UnknownTopic
+from headrace.format.schema import Encoded
 from headrace.log.interface import Topic
 
 _TOPIC_ID_FROM = 12
