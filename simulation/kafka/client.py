@@ -13,10 +13,10 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from headrace.client import messages, wire
+from headrace.client import wire
 from headrace.client.connection import Connection, connect
 from headrace.client.errors import ClientError
-from headrace.client.messages import request
+from headrace.client.messages import Request, request
 from headrace.format import records
 from headrace.format.batch import batches_in
 from headrace.format.markers import control_type
@@ -71,7 +71,7 @@ class Codec:
 
     def produce_unanswered(self, connection: Connection, batches: Iterable[tuple[Place, bytes]]) -> None:
         """Produce with acks=0."""
-        body = _body(self._produce_request(batches, 0, None))
+        body = (self._produce_request(batches, 0, None).encode(),)
         connection.send_unanswered(wire.PRODUCE, self._produce_version, body)
 
     def _produce_request(self, batches: Iterable[tuple[Place, bytes]], acks: int, transactional_id: str | None) -> Any:
@@ -145,16 +145,12 @@ class Codec:
         return str(topic.name if hasattr(topic, "name") else topic.topic)
 
 
-def _body(entity: Any) -> tuple[bytes, bytes]:
-    return b"\0" if entity.__header_schema__.__flexible__ else b"", messages.encode(entity)
-
-
-def _send(connection: Connection, entity: Any, decode: Callable[[Any], Answer]) -> asyncio.Future[Answer]:
+def _send(connection: Connection, asked: Request, decode: Callable[[Any], Answer]) -> asyncio.Future[Answer]:
     return connection.send(
-        int(entity.__api_key__),
-        int(entity.__version__),
-        _body(entity),
-        lambda payload: decode(messages.decode_response(entity, bytes(payload))),
+        asked.key,
+        asked.version,
+        (asked.encode(),),
+        lambda payload: decode(asked.decode(payload)),
         PATIENCE_S,
     )
 

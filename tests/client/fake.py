@@ -7,17 +7,17 @@ a doubled record is the client's fault. `fault` is asked before each request and
 from __future__ import annotations
 
 import asyncio
-import io
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from kio.serial import entity_reader, entity_writer
+from kio.serial import entity_reader
 
 from headrace.client import messages
 from headrace.format import records
 from headrace.format.batch import HEADER
+from headrace.format.schema import struct_writer
 
 APIS = {
     0: ("produce", 8),
@@ -117,7 +117,7 @@ class FakeCluster:
                 key, correlation = int.from_bytes(frame[:2], "big"), frame[4:8]
                 name, version = self.apis[key][0], int.from_bytes(frame[2:4], "big")
                 self.asked.append((node, key))
-                kind = messages._class(name, version, "request")
+                kind = messages._load(name, version, "request")
                 flexible = kind.__header_schema__.__flexible__
                 body = frame[10 + int.from_bytes(frame[8:10], "big") + (1 if flexible else 0) :]
                 request, _ = entity_reader(kind)(body, 0)
@@ -129,11 +129,10 @@ class FakeCluster:
                     return
                 if reply is None:
                     continue
-                response = messages._class(name, version, "response")
-                out = io.BytesIO()
-                entity_writer(response)(out, messages._entity(response, reply))
-                tags = b"\x00" if response.__header_schema__.__flexible__ else b""
-                payload = correlation + tags + out.getvalue()
+                response = messages._load(name, version, "response")
+                out = bytearray(response.__header_schema__.__flexible__)
+                struct_writer(response)(out, reply)
+                payload = correlation + out
                 writer.write(len(payload).to_bytes(4, "big") + payload)
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):

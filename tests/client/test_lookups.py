@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import struct
 import subprocess
 import sys
@@ -17,11 +16,11 @@ from kio.schema.list_offsets.v7 import request as list_offsets_request
 from kio.schema.list_offsets.v7 import response as list_offsets_response
 from kio.schema.metadata.v12 import request as metadata_request
 from kio.schema.metadata.v12 import response as metadata_response
-from kio.serial import entity_reader, entity_writer
+from kio.serial import entity_reader
 
 from headrace.client import lookups
 from headrace.client.lookups import PartitionState
-from headrace.client.messages import _entity
+from headrace.format.schema import struct_writer
 
 NAMES = st.text(max_size=12)
 INT16 = st.integers(0, (1 << 15) - 1)
@@ -30,9 +29,9 @@ INT64 = st.integers(-3, (1 << 63) - 1)
 
 
 def reply(entity: Any, tags: bytes = b"\0", **fields: Any) -> memoryview:
-    out = io.BytesIO()
-    entity_writer(entity)(out, _entity(entity, fields))
-    return memoryview(tags + out.getvalue())
+    out = bytearray(tags)
+    struct_writer(entity)(out, fields)
+    return memoryview(out)
 
 
 def request(entity: Any, parts: list[Any]) -> Any:

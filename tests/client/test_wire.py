@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import struct
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,26 +9,32 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kio.serial import entity_reader, entity_writer
+from kio.serial import entity_reader
 
 from headrace.client import messages, wire
-from headrace.client.transactions import TransactionDescription, decode_described
+from headrace.client.transactions import TransactionDescription, describe_state
+from headrace.format.schema import struct_writer
 
 topics = st.text(max_size=10)
 batches = st.lists(st.tuples(topics, st.integers(0, 9), st.binary(max_size=50)), max_size=8, unique_by=lambda b: b[:2])
 
 
 def read(api: str, version: int, kind: str, data: bytes) -> Any:
-    entity, size = entity_reader(messages._class(api, version, kind))(data, 0)
+    entity, size = entity_reader(messages._load(api, version, kind))(data, 0)
     assert size == len(data)
     return entity
 
 
 def written(api: str, version: int, fields: dict[str, Any]) -> memoryview:
-    kind = messages._class(api, version, "response")
-    out = io.BytesIO()
-    entity_writer(kind)(out, messages._entity(kind, fields))
-    return memoryview(out.getvalue())
+    kind = messages._load(api, version, "response")
+    out = bytearray()
+    struct_writer(kind)(out, fields)
+    return memoryview(out)
+
+
+def described(reply: bytes | bytearray) -> list[tuple[int, TransactionDescription]]:
+    found = messages.request("describe_transactions", 0).decode(memoryview(reply))
+    return [(each.error_code, describe_state(each)) for each in found.transaction_states]
 
 
 @given(batches, st.sampled_from([-1, 0, 1]), st.integers(0, 1 << 30))
@@ -114,8 +119,7 @@ def test_describe_transactions_response(rows: list[Any]) -> None:
         for error, name, state, timeout, started, producer, epoch, listed in rows
     ]
     reply = written("describe_transactions", 0, {"transaction_states": states})
-    found = decode_described(memoryview(b"\0" + reply))
-    assert found == [
+    assert described(b"\0" + reply) == [
         (
             error,
             TransactionDescription(
@@ -135,8 +139,8 @@ def test_describe_transactions_response(rows: list[Any]) -> None:
         at = 1 + 4 + 1 + 2 + 1 + len(name.encode()) + 1 + len(rows[0][2]) + 4
         data = bytearray(b"\0" + reply)
         data[at : at + 8] = struct.pack(">q", -1)
-        assert decode_described(memoryview(data))[0][1].started == -1
-        assert error == found[0][0]
+        first = described(data)[0]
+        assert (first[0], first[1].started) == (error, -1)
 
 
 @given(
@@ -200,15 +204,17 @@ def test_fetch_response(rows: list[Any]) -> None:
 
 @given(st.binary(max_size=80))
 def test_garbage_is_an_error_and_nothing_else(data: bytes) -> None:
-    for decode in (wire.decode_produce, wire.decode_produce_compact, wire.decode_fetch, decode_described):
+    decodes = (wire.decode_produce, wire.decode_produce_compact, wire.decode_fetch)
+    for decode in (*decodes, messages.request("describe_transactions", 0).decode):
         try:
             decode(memoryview(data))
-        except (struct.error, ValueError, IndexError):
+        except (struct.error, ValueError, IndexError, OverflowError):
             pass
 
 
 def test_requests_from_plain_values() -> None:
-    request = messages.request("create_topics", 7, topics=[{"name": "a", "num_partitions": 2}], timeout=1500)
+    asked = messages.request("create_topics", 7, topics=[{"name": "a", "num_partitions": 2}], timeout=1500)
+    request = read("create_topics", 7, "request", bytes(asked.encode()[1:]))
     assert request.timeout.total_seconds() == 1.5
     [topic] = request.topics
     assert (topic.name, topic.num_partitions, topic.replication_factor, topic.assignments) == ("a", 2, 0, ())

@@ -17,7 +17,7 @@ from headrace.client import lookups
 from headrace.client.connection import Connection, connect
 from headrace.client.errors import BrokerError, ClientClosed, ClientError, ConnectionLost, check, error_code
 from headrace.client.lookups import TopicState
-from headrace.client.messages import request
+from headrace.client.messages import Request, request
 from headrace.format.error_codes import ErrorCode
 
 T = TypeVar("T")
@@ -286,26 +286,26 @@ class Cluster:
             await asyncio.sleep(delay)
         raise AssertionError("backoff ended")
 
-    async def call(self, entity: Any) -> Any:
+    async def call(self, asked: Request) -> Any:
         """Send a request to any broker."""
 
         async def attempt() -> Any:
-            return await (await self.any_node()).call(entity)
+            return await (await self.any_node()).call(asked)
 
         return await self.retrying(attempt)
 
-    async def call_controller(self, entity: Any) -> Any:
+    async def call_controller(self, asked: Request) -> Any:
         async def attempt() -> Any:
-            return await (await self.controller()).call(entity)
+            return await (await self.controller()).call(asked)
 
         return await self.retrying(attempt)
 
-    async def call_coordinator(self, key: str, entity: Any, error: Callable[[Any], int], kind: int = GROUP) -> Any:
+    async def call_coordinator(self, key: str, asked: Request, error: Callable[[Any], int], kind: int = GROUP) -> Any:
         """Send a request to the coordinator of a group, or (TRANSACTION) of a transactional id. `error` takes the code
         out of the reply."""
 
         async def attempt() -> Any:
-            reply = await (await self.coordinator(key, kind)).call(entity)
+            reply = await (await self.coordinator(key, kind)).call(asked)
             check(error(reply), f"{COORDINATED[kind]} {key}")
             return reply
 
@@ -313,15 +313,13 @@ class Cluster:
             return await self.retrying(attempt, transaction=key)
         return await self.retrying(attempt, group=key)
 
-    async def call_all(self, entity: Any | Callable[[Connection], Any]) -> list[Any]:
-        """Send a request, or what `entity` makes for each connection, to all brokers."""
+    async def call_all(self, asked: Request | Callable[[Connection], Request]) -> list[Any]:
+        """Send a request, or what `asked` makes for each connection, to all brokers."""
 
         async def attempt() -> list[Any]:
             await self.refresh(())
             connections = [await self.node(node_id) for node_id in self.nodes]
-            return await asyncio.gather(
-                *(each.call(entity(each) if callable(entity) else entity) for each in connections)
-            )
+            return await asyncio.gather(*(each.call(asked(each) if callable(asked) else asked) for each in connections))
 
         return await self.retrying(attempt)
 

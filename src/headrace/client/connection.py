@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any, TypeVar
 
-from headrace.client import lookups, messages
+from headrace.client import lookups
 from headrace.client.errors import (
     ClientError,
     ConnectionLost,
@@ -24,6 +24,7 @@ from headrace.client.errors import (
     UnsupportedApi,
 )
 from headrace.client.frames import LargeFrames
+from headrace.client.messages import Request
 from headrace.version import VERSION
 
 T = TypeVar("T")
@@ -75,16 +76,11 @@ class Connection(asyncio.BufferedProtocol):
         """Requests that are not answered yet."""
         return len(self._in_flight)
 
-    async def call(self, entity: Any, *, timeout: float | None = None) -> Any:
-        """Send a request made of a kio entity; its answer, as one."""
-        key, version = int(entity.__api_key__), int(entity.__version__)
+    async def call(self, request: Request, *, timeout: float | None = None) -> Any:
+        """Send a request; its reply, as an entity of kio."""
         if self.versions:
-            self.require(key, version)
-        body = messages.encode(entity)
-        tags = b"\x00" if entity.__header_schema__.__flexible__ else b""
-        return await self.send(
-            key, version, (tags, body), lambda payload: messages.decode_response(entity, bytes(payload)), timeout
-        )
+            self.require(request.key, request.version)
+        return await self.send(request.key, request.version, (request.encode(),), request.decode, timeout)
 
     def speaks(self, key: int, version: int) -> bool:
         """Whether the broker has `version` of an API."""

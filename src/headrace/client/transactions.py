@@ -9,23 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from struct import Struct
+from typing import Any
 
-from headrace.client import messages
 from headrace.client.admin import indexes_by_topic
 from headrace.client.cluster import TRANSACTION, Cluster, Partition
 from headrace.client.connection import Connection
 from headrace.client.coordinator import Coordinator
 from headrace.client.errors import ClientError, check
 from headrace.client.messages import request
-from headrace.client.wire import INT16, INT32, skip_tags, take_compact_string
-from headrace.format.varint import read_varint
+from headrace.format.schema import EPOCH, MILLISECOND
 
-DESCRIBE_TRANSACTIONS, DESCRIBE_VERSION = 65, 0
 # The states of a transactional id that has a transaction to end.
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
-
-_DESCRIBED = Struct(">iqqh")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +91,11 @@ class Transactions:
         return sorted(found, key=lambda each: each.transactional_id)
 
     async def describe(self, transactional_id: str) -> TransactionDescription:
-        body = messages.encode(request("describe_transactions", DESCRIBE_VERSION, transactional_ids=[transactional_id]))
-
-        async def ask() -> TransactionDescription:
-            connection = await self._cluster.coordinator(transactional_id, TRANSACTION)
-            connection.require(DESCRIBE_TRANSACTIONS, DESCRIBE_VERSION)
-            [(error, found)] = await connection.send(
-                DESCRIBE_TRANSACTIONS, DESCRIBE_VERSION, (b"\0", body), decode_described
-            )
-            check(error, f"transactional id {transactional_id}")
-            return found
-
-        return await self._cluster.retrying(ask, transaction=transactional_id)
+        asked = request("describe_transactions", 0, transactional_ids=[transactional_id])
+        reply = await self._cluster.call_coordinator(
+            transactional_id, asked, lambda reply: reply.transaction_states[0].error_code, TRANSACTION
+        )
+        return describe_state(reply.transaction_states[0])
 
     async def producers(self, partitions: Iterable[Partition]) -> list[ActiveProducer]:
         """The producers that the leaders of these partitions remember."""
@@ -182,27 +170,15 @@ class Transactions:
         await self._cluster.ask_leaders([(hanging.topic, hanging.partition)], write)
 
 
-def decode_described(payload: memoryview) -> list[tuple[int, TransactionDescription]]:
-    """A reply of DescribeTransactions: kio cannot read the start time -1 of an id without a transaction."""
-    found = []
-    count, position = read_varint(payload, skip_tags(payload, 0) + INT32.size)
-    for _ in range(count - 1):
-        (error,) = INT16.unpack_from(payload, position)
-        name, position = take_compact_string(payload, position + INT16.size)
-        state, position = take_compact_string(payload, position)
-        timeout, started, producer, epoch = _DESCRIBED.unpack_from(payload, position)
-        topics, position = read_varint(payload, position + _DESCRIBED.size)
-        partitions = []
-        for _ in range(topics - 1):
-            topic, position = take_compact_string(payload, position)
-            indexes, position = read_varint(payload, position)
-            for _ in range(indexes - 1):
-                partitions.append((topic or "", int(INT32.unpack_from(payload, position)[0])))
-                position += INT32.size
-            position = skip_tags(payload, position)
-        position = skip_tags(payload, position)
-        description = TransactionDescription(
-            name or "", state or "", producer, epoch, timeout, started, tuple(partitions)
-        )
-        found.append((error, description))
-    return found
+def describe_state(found: Any) -> TransactionDescription:
+    """What a reply to DescribeTransactions has of one transactional id."""
+    started = found.transaction_start_time
+    return TransactionDescription(
+        found.transactional_id,
+        found.transaction_state,
+        found.producer_id,
+        found.producer_epoch,
+        found.transaction_timeout // MILLISECOND,
+        -1 if started is None else (started - EPOCH) // MILLISECOND,
+        tuple((topic.topic, partition) for topic in found.topics for partition in topic.partitions),
+    )

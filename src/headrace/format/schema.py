@@ -31,10 +31,10 @@ Writer = Callable[[bytearray, Any], None]
 _INT8, _INT16, _INT32, _INT64 = Struct(">b"), Struct(">h"), Struct(">i"), Struct(">q")
 _UINT16, _UINT32, _FLOAT64, _BOOL = Struct(">H"), Struct(">I"), Struct(">d"), Struct(">?")
 _ZERO_UUID = bytes(16)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND = timedelta(milliseconds=1)
 # To some clients "for ever" is the largest number of milliseconds, which is more than a timedelta holds.
-_LEAST, _MOST = timedelta.min // _MILLISECOND, timedelta.max // _MILLISECOND
+_LEAST, _MOST = timedelta.min // MILLISECOND, timedelta.max // MILLISECOND
 
 _PLAIN = {
     "int8": _INT8,
@@ -288,7 +288,7 @@ def _read_timedelta_i64(frame: Frame, position: int) -> tuple[timedelta, int]:
 
 def _read_datetime(frame: Frame, position: int) -> tuple[datetime | None, int]:
     (value,) = _INT64.unpack_from(frame, position)
-    return (None if value == -1 else _EPOCH + timedelta(milliseconds=value)), position + 8
+    return (None if value == -1 else EPOCH + timedelta(milliseconds=value)), position + 8
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -420,14 +420,14 @@ def _write_error_code(out: bytearray, value: Any) -> None:
 
 
 def _write_timedelta_i32(out: bytearray, value: Any) -> None:
-    out += _INT32.pack(value if isinstance(value, int) else value // _MILLISECOND)
+    out += _INT32.pack(value if isinstance(value, int) else value // MILLISECOND)
 
 
 def _write_timedelta_i64(out: bytearray, value: Any) -> None:
-    out += _INT64.pack(value if isinstance(value, int) else value // _MILLISECOND)
+    out += _INT64.pack(value if isinstance(value, int) else value // MILLISECOND)
 
 
 def _write_datetime(out: bytearray, value: Any) -> None:
     if isinstance(value, datetime):
-        value = (value - _EPOCH) // _MILLISECOND
+        value = (value - EPOCH) // MILLISECOND
     out += _INT64.pack(-1 if value is None else value)
