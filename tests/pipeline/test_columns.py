@@ -44,14 +44,14 @@ def said(**options: str) -> ValueOptions:
 
 
 def test_columns_come_in_the_order_that_was_asked_for() -> None:
-    assert build_ddl(said(columns="timestamp,VALUE"), False) == "timestamp TIMESTAMP, value BINARY"
-    assert build_ddl(said(columns="headers"), False) == "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+    assert build_ddl(said(columns="timestamp,VALUE"), False) == "timestamp timestamp, value binary"
+    assert build_ddl(said(columns="headers"), False) == "headers array<struct<key:string,value:binary>>"
     some = said(**JSON, columns="`my, column`,offset,PRICE,_corrupt_record")
     assert build_ddl(some, False) == (
-        "`my, column` MAP<STRING, INT>, offset BIGINT, price DECIMAL(8,2), `_corrupt_record` BINARY"
+        "`my, column` MAP<STRING, INT>, offset bigint, price DECIMAL(8,2), `_corrupt_record` BINARY"
     )
     nested = said(**JSON, columns="value,key", valueColumns="struct")
-    assert build_ddl(nested, False) == f"value STRUCT<{SCHEMA}>, key BINARY"
+    assert build_ddl(nested, False) == f"value STRUCT<{SCHEMA}>, key binary"
     text = StructType([StructField("a", LongType()), StructField("b`", StringType())]).json()
     assert build_ddl(said(valueFormat="json", schema=text, columns="`b```"), False) == "`b``` string"
 

@@ -10,14 +10,14 @@ from contextlib import asynccontextmanager
 from headrace.client import EARLIEST, Client
 from headrace.client.errors import BrokerError, RequestTimeout
 from headrace.format.error_codes import ErrorCode
-from headrace.pipeline.options import InvalidOption, Partition, SinkOptions, SourceOptions
+from headrace.pipeline.options import ConnectionOptions, InvalidOption, Partition, SourceOptions
 from headrace.pipeline.origin import Origin, Range, range_lost
 
 FETCH_BYTES = 4 << 20
 GONE = (ErrorCode.offset_out_of_range, ErrorCode.unknown_topic_or_partition)
 
 
-def make_client(options: SourceOptions | SinkOptions) -> Client:
+def make_client(options: ConnectionOptions) -> Client:
     """A client of the broker that the options name."""
     tls = None
     if options.tls:

@@ -16,20 +16,10 @@ from pyspark.sql.types import ArrayType, MapType, StructType
 
 from headrace.pipeline.options import HEADERS, RECORD_NAMES, ColumnSelection, InvalidOption, ValueOptions
 
-TYPES = {
-    "key": "BINARY",
-    "value": "BINARY",
-    "topic": "STRING",
-    "partition": "INT",
-    "offset": "BIGINT",
-    "timestamp": "TIMESTAMP",
-    "timestampType": "INT",
-    "headers": "ARRAY<STRUCT<key: STRING, value: BINARY>>",
-}
 COORDINATE_NAMES = ("topic", "partition", "offset", "timestamp", "key")
 REASON = "_corrupt_reason"
 
-# What a query's own columns may be, as Spark writes types; the first is what they are otherwise.
+# What each column may be in a query's own schema, as Spark writes types; the first is what it is otherwise.
 KINDS = {
     "key": ("binary", "string"),
     "value": ("binary", "string"),
@@ -97,7 +87,7 @@ def _is_text(field: Any) -> bool:
 
 
 def _own(name: str) -> str:
-    return f"{name} {TYPES[name]}"
+    return f"{name} {KINDS[name][0]}"
 
 
 def _of_value(options: ValueOptions) -> list[str]:

@@ -127,10 +127,22 @@ class ColumnSelection:
 
 
 @dataclass(frozen=True)
-class SourceOptions:
-    """What the options of one read say."""
+class ConnectionOptions:
+    """How source and sink reach a broker."""
 
     bootstrap: str
+    client_id: str
+    tls: bool
+    ca: str
+    cert: str
+    key: str
+    timeout: float
+
+
+@dataclass(frozen=True)
+class SourceOptions(ConnectionOptions):
+    """What the options of one read say."""
+
     folder: str
     """A broker's data folder, read without a broker."""
     topics: tuple[str, ...]
@@ -153,19 +165,12 @@ class SourceOptions:
     """Filters may narrow what is read: a promise that no other query is made of what is loaded."""
     committed: bool
     group: str
-    client_id: str
-    tls: bool
-    ca: str
-    cert: str
-    key: str
-    timeout: float
 
 
 @dataclass(frozen=True)
-class SinkOptions:
+class SinkOptions(ConnectionOptions):
     """What the options of one write say."""
 
-    bootstrap: str
     topic: str
     """Where every row goes; empty where each row says that itself."""
     application: str
@@ -173,12 +178,6 @@ class SinkOptions:
     transaction_timeout: int
     fail_on_data_loss: bool
     compression: str
-    client_id: str
-    tls: bool
-    ca: str
-    cert: str
-    key: str
-    timeout: float
 
 
 def parse_sink(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
@@ -193,18 +192,12 @@ def parse_sink(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
             "restarts, and is another one for each checkpoint"
         )
     return SinkOptions(
-        bootstrap=options["kafka.bootstrap.servers"],
+        **_connection(options),
         topic=options.get("topic", ""),
         application=application,
         transaction_timeout=_number(options, "transactionTimeout", 900, least=1),
         fail_on_data_loss=_truth(options, "failOnDataLoss", True),
         compression=_word(options, "kafka.compression.type", tuple(NAMES)),
-        client_id=options.get("kafka.client.id", "headrace-spark"),
-        tls=_tls(options),
-        ca=_path(options, "kafka.ssl.truststore.location"),
-        cert=_path(options, "kafka.ssl.keystore.location"),
-        key=_path(options, "kafka.ssl.key.location"),
-        timeout=_number(options, "timeout", 30, least=1),
     )
 
 
@@ -236,7 +229,7 @@ def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     if most and least > most:
         raise InvalidOption(f"minOffsetsPerTrigger cannot be {least}: maxOffsetsPerTrigger is {most}")
     return SourceOptions(
-        bootstrap=bootstrap,
+        **_connection(options),
         folder=folder,
         topics=topics or tuple(assigned),
         pattern=_pattern(options.get("subscribePattern", "")),
@@ -254,12 +247,6 @@ def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         push_filters=_truth(options, "pushFilters", False),
         committed=isolation == "read_committed",
         group=options.get("kafka.group.id", ""),
-        client_id=options.get("kafka.client.id", "headrace-spark"),
-        tls=_tls(options),
-        ca=_path(options, "kafka.ssl.truststore.location"),
-        cert=_path(options, "kafka.ssl.keystore.location"),
-        key=_path(options, "kafka.ssl.key.location"),
-        timeout=_number(options, "timeout", 30, least=1),
     )
 
 
@@ -399,6 +386,19 @@ def _seconds(options: Mapping[str, str], name: str, default: float) -> float:
     if found is None:
         raise InvalidOption(f"{name} cannot be {text!r}: it is a time like 500ms, 30s or 15m")
     return int(found[1]) * UNITS[found[2] or "ms"]
+
+
+def _connection(options: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of ConnectionOptions."""
+    return {
+        "bootstrap": options.get("kafka.bootstrap.servers", ""),
+        "client_id": options.get("kafka.client.id", "headrace-spark"),
+        "tls": _tls(options),
+        "ca": _path(options, "kafka.ssl.truststore.location"),
+        "cert": _path(options, "kafka.ssl.keystore.location"),
+        "key": _path(options, "kafka.ssl.key.location"),
+        "timeout": _number(options, "timeout", 30, least=1),
+    }
 
 
 def _tls(options: Mapping[str, str]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import aclosing, closing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 2 << 20
 BLOCK_ROWS = 100_000
 UNPACKED_MAX = 256 << 20
+# Offsets of an archive that are sorted at once.
+STRETCH = 200_000
 
 
 def read_range(
@@ -52,6 +55,20 @@ def read_range(
         return blocks
     decoder = values.decoder()
     return (values.shape(block, decoder) for block in blocks)
+
+
+def read_in_order(options: SourceOptions, wanted: Range) -> Generator[pa.RecordBatch, None, None]:
+    """The records of a range in the order of their offsets. A broker and a data folder have them so. An archive has
+    them by the hour of their times: there, a stretch of offsets at a time is read, from all files that have some of
+    it, and sorted."""
+    if not is_archive(options):
+        yield from read_range(options, wanted)
+        return
+    for start in range(wanted.start, wanted.end, STRETCH):
+        stretch = replace(wanted, start=start, end=min(start + STRETCH, wanted.end))
+        blocks = list(read_range(options, stretch))
+        if blocks:
+            yield from pa.Table.from_batches(blocks).sort_by("offset").combine_chunks().to_batches()
 
 
 def _blocks(

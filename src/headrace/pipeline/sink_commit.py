@@ -21,10 +21,9 @@ from typing import Any
 import structlog
 
 from headrace.client import EARLIEST, LATEST, Client
-from headrace.client.errors import BrokerError, ClientError, ProducerFenced, TransactionAbortable, UnsupportedApi
+from headrace.client.errors import ClientError, ProducerFenced, TransactionAbortable, UnsupportedApi
 from headrace.client.transactional import TransactionalProducer
 from headrace.errors import HeadraceError
-from headrace.format.error_codes import ErrorCode
 
 log = structlog.get_logger("headrace.pipeline")
 
@@ -105,7 +104,8 @@ class CommitCoordinator:
 
         It cannot wait: tasks take the transactional ids that the last batch had, and that aborts what is open.
         """
-        await self._make_topic()
+        if not any(topic.name == NOTES for topic in await self._client.cluster.topics()):
+            await self._client.admin.ensure_topic(NOTES, 1, NOTES_CONFIG)
         driver = self._driver()
         await driver.init()
         note = await self._read_last()
@@ -197,15 +197,6 @@ class CommitCoordinator:
             f"{sum(each.rows for each in lost)} rows with them: {names}. failOnDataLoss=false goes on without these "
             "rows; another applicationId writes the whole batch again. A longer transactionTimeout prevents it"
         )
-
-    async def _make_topic(self) -> None:
-        if any(topic.name == NOTES for topic in await self._client.cluster.topics()):
-            return
-        try:
-            await self._client.admin.create_topic(NOTES, 1, NOTES_CONFIG)
-        except BrokerError as error:
-            if error.error is not ErrorCode.topic_already_exists:
-                raise
 
     async def _write(self, driver: TransactionalProducer, note: Note) -> None:
         async with driver.transaction():

@@ -23,8 +23,8 @@ from headrace.pipeline.jobs.logs.windows import Tally, added, are_errors, tallie
 from headrace.pipeline.jobs.staging import staged
 from headrace.pipeline.manifest import StagedFile
 from headrace.pipeline.options import Partition, SourceOptions
-from headrace.pipeline.ordered import read_in_order
 from headrace.pipeline.origin import Range
+from headrace.pipeline.range_reader import read_in_order
 
 NEVER = -(1 << 62)
 # So many blocks are counted before their counts are added up.

@@ -36,8 +36,8 @@ from headrace.pipeline.jobs.replay.pacing import Pace
 from headrace.pipeline.jobs.replay.plan import ROUND_ROWS, Plan, plan_of, reached
 from headrace.pipeline.manifest import Manifest
 from headrace.pipeline.options import InvalidOption, Partition, Position, SinkOptions, SourceOptions, parse_sink
-from headrace.pipeline.ordered import read_in_order
 from headrace.pipeline.origin import Catalogue, Range
+from headrace.pipeline.range_reader import read_in_order
 from headrace.pipeline.sink_commit import CommitCoordinator, DriverState, OpenTransaction
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from headrace.pipeline.jobs.replay import functions
 from headrace.pipeline.jobs.replay.delivery import Answer, Blocks, Deliver
 from headrace.pipeline.jobs.replay.pacing import Pace, Pacer
 from headrace.pipeline.options import InvalidOption, SourceOptions
-from headrace.pipeline.ordered import read_in_order
 from headrace.pipeline.origin import Range, is_archive
+from headrace.pipeline.range_reader import read_in_order
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
