@@ -142,7 +142,7 @@ def test_the_group_is_told_once_where_a_query_stands(topics: Topics, monkeypatch
     for _ in range(3):
         reader.latestOffset({topic: {"0": 1}}, ALL)
     reader.commit({topic: {"0": 2}})
-    assert told.count("tell") == 2
+    assert told.count("follow") == 2
     assert topics.committed(topic) == {(topic, 0): 2}
 
 

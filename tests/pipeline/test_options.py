@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -154,3 +156,16 @@ def test_columns_by_name() -> None:
     assert parse_values(BROKER).columns == ()
     assert parse_values({**BROKER, "columns": " value ,timestamp"}).columns == ("value", "timestamp")
     assert parse_values({**BROKER, "columns": "`a, b`,c d"}).columns == ("a, b", "c d")
+
+
+def test_a_process_that_plans_loads_no_codecs_and_no_producer() -> None:
+    pytest.importorskip("pyspark")
+    # What PySpark brings itself (numpy, pyarrow) is in that process anyway.
+    code = (
+        "import sys, headrace.pipeline.source, headrace.pipeline.readers, headrace.pipeline.broker; "
+        "own = ('headrace.client.producer', 'headrace.client.transactional', 'headrace.client.consumer', "
+        "'headrace.format.records', 'headrace.pipeline.range_reader', 'headrace.pipeline.sink', 'crc32c', 'structlog', "
+        "'kio.serial'); sys.exit(' '.join(name for name in own if name in sys.modules) or None)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -303,7 +303,7 @@ def test_rows_that_fit_a_topic_are_not_put_into_batches_that_do_not(
     ("fields", "topic", "said"),
     [
         ({"key": "string"}, "t", "no column 'value'"),
-        ({"value": "string"}, "", "give the option topic"),
+        ({"value": "string"}, "", "Give the option topic"),
         ({"value": "bigint"}, "t", "the column value is bigint: it must be string or binary"),
         ({"value": "string", "offset": "bigint"}, "t", "no column 'offset'"),
     ],

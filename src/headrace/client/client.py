@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Sequence
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from headrace.client.admin import Admin
 from headrace.client.cluster import Cluster
-from headrace.client.consumer import Consumer
-from headrace.client.producer import Producer
-from headrace.client.transactional import TransactionalProducer
-from headrace.client.transactions import Transactions
+
+if TYPE_CHECKING:
+    from headrace.client.consumer import Consumer
+    from headrace.client.producer import Producer
+    from headrace.client.transactional import TransactionalProducer
+    from headrace.client.transactions import Transactions
 
 
 class Client:
@@ -36,7 +39,12 @@ class Client:
             bootstrap, tls=tls, client_id=client_id, timeout=timeout, connect_timeout=connect_timeout
         )
         self.admin = Admin(self.cluster)
-        self.transactions = Transactions(self.cluster)
+
+    @cached_property
+    def transactions(self) -> Transactions:
+        from headrace.client.transactions import Transactions
+
+        return Transactions(self.cluster)
 
     async def __aenter__(self) -> Client:
         return self
@@ -49,12 +57,18 @@ class Client:
 
     def producer(self, **options: Any) -> Producer:
         """A producer; the options are those of `Producer`."""
+        from headrace.client.producer import Producer
+
         return Producer(self.cluster, **options)
 
     def transactional(self, transactional_id: str, **options: Any) -> TransactionalProducer:
         """A producer of transactions; the options are those of `TransactionalProducer` and `Producer`."""
+        from headrace.client.transactional import TransactionalProducer
+
         return TransactionalProducer(self.cluster, transactional_id, **options)
 
     def consumer(self, **options: Any) -> Consumer:
         """A consumer; the options are those of `Consumer`."""
+        from headrace.client.consumer import Consumer
+
         return Consumer(self.cluster, **options)

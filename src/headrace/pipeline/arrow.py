@@ -26,7 +26,7 @@ else:
 # The offsets of Arrow's plain binary columns are of 32 bits.
 COLUMN_BYTES_MAX = cython.declare(cython.Py_ssize_t, 2147483647)
 # Columns that are taken while earlier ones are still looked at: the block that is being sent, the one before it, whose
-# name its sender lets go only then, and one for whoever works on them in between.
+# name its sender lets go only then, and one for the code that works on them in between.
 TAKEN_MAX: int = 3
 # Below that, memory comes from where it went last.
 REUSED_BYTES_MIN = cython.declare(cython.Py_ssize_t, 65536)
@@ -63,8 +63,8 @@ class ColumnBuffers(NamedTuple):
 @cython.final
 @cython.cclass
 class ByteBuilder:
-    """A buffer that grows at its end. It begins as large as it was taken last, and where an earlier one was that nobody
-    looks at any more: growing is to copy, and memory that is touched for the first time costs more than what is done
+    """A buffer that grows at its end. It begins as large as it was taken last, and where an earlier one was that
+    has no view any more: growing is to copy, and memory that is touched for the first time costs more than what is done
     with it."""
 
     buffer: bytearray

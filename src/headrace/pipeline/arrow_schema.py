@@ -39,7 +39,7 @@ def select_fields(columns: ColumnSelection) -> pa.Schema:
 
 def clip_times(block: pa.RecordBatch) -> pa.RecordBatch:
     """The block with times that dates have, the last of them for those behind it: a record may have any number for its
-    time, if nanoseconds were taken for milliseconds, say, and one must not end a query."""
+    time, for example if nanoseconds were taken for milliseconds, and one must not end a query."""
     place = block.schema.get_field_index("timestamp")
     if place < 0 or not block.num_rows:
         return block

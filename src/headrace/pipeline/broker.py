@@ -26,7 +26,7 @@ def make_client(options: ConnectionOptions) -> Client:
             if options.cert:
                 tls.load_cert_chain(options.cert, options.key or None)
         except OSError as error:
-            # It does not say which one.
+            # The error does not name the file.
             files = ", ".join(file for file in (options.ca, options.cert, options.key) if file)
             raise InvalidOption(f"{files} cannot be used for TLS: {error.strerror or error}") from None
     return Client(options.bootstrap, tls=tls, client_id=options.client_id, timeout=options.timeout)
@@ -91,7 +91,7 @@ class BrokerOrigin:
                     yield chunk.batches
             except TimeoutError:
                 if consumer.ends.get(partition, wanted.end) < wanted.end:
-                    # It was longer when this was planned, and has nothing for whoever waits.
+                    # It was longer when this was planned, and has nothing to wait for.
                     if skip_lost:
                         return
                     raise range_lost(wanted.topic, wanted.partition, wanted.start, wanted.end) from None

@@ -36,7 +36,7 @@ NAMED = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^\s:`]+))")
 
 
 def build_ddl(options: ValueOptions, headers: bool) -> str:
-    """The columns, in DDL, as Spark wants to be told. Raises InvalidOption."""
+    """The columns in DDL, as Spark asks for them. Raises InvalidOption."""
     if options.json and not options.schema:
         raise InvalidOption("valueFormat=json needs a schema: DDL like 'id BIGINT, name STRING', or Spark's JSON")
     names = COORDINATE_NAMES if options.json else RECORD_NAMES
@@ -66,7 +66,7 @@ def check_own(options: ValueOptions, headers: bool, schema: StructType, own: tup
         )
     if options.columns and lower != [name.lower() for name in options.columns]:
         raise InvalidOption(
-            f"columns says {', '.join(options.columns)}, and .schema(...) says {', '.join(names)}: give one of them"
+            f"columns is {', '.join(options.columns)}, and .schema(...) has {', '.join(names)}: give one of them"
         )
     if headers and HEADERS not in names:
         raise _without_headers(names)

@@ -2,7 +2,7 @@
 
 The folder is opened by the log's own code on a disk that keeps changes to itself (`runtime/overlay.py`): what a start
 would recover, the journal included, is read, and the folder stays as it is. A folder that a broker holds is refused,
-and a broker that wants to start while somebody reads is refused too.
+and a broker that wants to start while a job reads is refused too.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class FolderOrigin:
                 if not crc_fits(view, position, header):
                     raise CorruptLog(
                         f"{wanted.topic}-{wanted.partition}: the batch at offset {header.base_offset} does not fit "
-                        "its checksum: `headrace log verify` says what else is damaged"
+                        "its checksum: `headrace log verify` reports what else is damaged"
                     )
                 while waiting and waiting[-1].first_offset <= header.last_offset:
                     skipped.add(waiting.pop().producer_id)

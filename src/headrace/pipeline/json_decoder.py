@@ -3,8 +3,8 @@
 Arrow's own parser reads a block of rows in one call, and gives up on the whole of it at the first row that does not
 fit. Then all rows are sifted (`sieve.py`), quickly and not quite exactly: those that look bad are read one by one, in
 Python, which also finds the reason, and the others at once. Where the sieve let a bad row through, the parser mostly
-says which it was: the rows before it are read again, in one call, and it and a few behind it one by one; and where it
-does not say, pieces are tried that are smaller and smaller. A block without bad rows never sees any of that, and one of
+reports which it was: the rows before it are read again, in one call, and it and a few behind it one by one; where it
+does not, pieces are tried that are smaller and smaller. A block without bad rows never sees any of that, and one of
 bad rows alone costs little more than Python does.
 
 Rows stay rows: each value is wrapped as `{"v":VALUE}` on a line of its own. Whatever VALUE is, no such line can end

@@ -101,11 +101,11 @@ class ValueOptions:
     """Which columns there are, and how values become some."""
 
     columns: tuple[str, ...]
-    """The only ones that are wanted; empty where nothing is said."""
+    """The only ones that are wanted; empty for all of them."""
     json: bool
     """Values are decoded; they stay bytes otherwise."""
     schema: str
-    """As DDL or as Spark's JSON; empty where the columns that Spark is given say it."""
+    """As DDL or as Spark's JSON; empty where Spark is given the columns."""
     nested: bool
     """They are fields of one column `value`."""
     bad_rows: str
@@ -141,7 +141,7 @@ class ConnectionOptions:
 
 @dataclass(frozen=True)
 class SourceOptions(ConnectionOptions):
-    """What the options of one read say."""
+    """The options of one read."""
 
     folder: str
     """A broker's data folder, read without a broker."""
@@ -169,10 +169,10 @@ class SourceOptions(ConnectionOptions):
 
 @dataclass(frozen=True)
 class SinkOptions(ConnectionOptions):
-    """What the options of one write say."""
+    """The options of one write."""
 
     topic: str
-    """Where every row goes; empty where each row says that itself."""
+    """Where every row goes; empty where each row names its topic."""
     application: str
     """The name under which a stream is known over restarts; empty for a write of its own."""
     transaction_timeout: int
@@ -184,7 +184,9 @@ def parse_sink(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     """The sink's options; their names' case does not count. Raises InvalidOption."""
     options = _named(given, KNOWN_BY_SINK, TUNING_OF_SINK, "sink")
     if not options.get("kafka.bootstrap.servers"):
-        raise InvalidOption("kafka.bootstrap.servers says where the rows go: HOST:PORT, several with commas")
+        raise InvalidOption(
+            "kafka.bootstrap.servers is missing. Give the broker to write to: HOST:PORT, several with commas."
+        )
     application = options.get("applicationId", "")
     if streaming and not application:
         raise InvalidOption(
@@ -251,7 +253,7 @@ def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
 
 
 def parse_values(given: Mapping[str, str]) -> ValueOptions:
-    """The part of the options that says which columns there are. Raises InvalidOption."""
+    """The part of the options that names the columns. Raises InvalidOption."""
     options = _named(given)
     columns = _columns(options)
     schema = options.get("schema", "").strip()
@@ -402,7 +404,7 @@ def _connection(options: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _tls(options: Mapping[str, str]) -> bool:
-    """Whether connections are encrypted; files for that say so, too."""
+    """Whether connections are encrypted; files for that imply it."""
     protocol = _word(options, "kafka.security.protocol", ("plaintext", "ssl"))
     for name in ("kafka.ssl.truststore.type", "kafka.ssl.keystore.type"):
         _word(options, name, ("pem",))
@@ -415,13 +417,13 @@ def _tls(options: Mapping[str, str]) -> bool:
 
 
 def _path(options: Mapping[str, str], name: str) -> str:
-    """A folder or a file of this machine; empty where nothing is said."""
+    """A folder or a file of this machine; empty where none is given."""
     text = options.get(name, "")
     return local_path(text, f"the option {name}") if text else ""
 
 
 def _word(options: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
-    """One of some words; the first where nothing is said."""
+    """One of some words; the first is the default."""
     word = options.get(name, words[0]).lower()
     if word not in words:
         raise InvalidOption(f"{name} cannot be {options[name]!r}: it is one of {', '.join(words)}")

@@ -102,7 +102,7 @@ def open_origin(options: SourceOptions) -> AbstractAsyncContextManager[Origin]:
 
 
 def range_lost(topic: str, partition: int, start: int, end: int) -> DataLost:
-    """What is said where records of a range are gone while it is read."""
+    """The error where records of a range are gone while it is read."""
     return DataLost(
         f"{topic}-{partition}: the records from {start} to {end} were to be read, and not all of them are in the log "
         "any more (retention, or a topic made anew); failOnDataLoss=false reads what is left"

@@ -2,7 +2,7 @@
 
 Spark's own Kafka source puts `avgOffsetsBehindLatest`, `maxOffsetsBehindLatest` and `minOffsetsBehindLatest` into the
 metrics of its progress. A source that is written in Python cannot: Spark 4.3 asks no such source for metrics. But the
-progress has where a query stands and where its topics end, and that says the same.
+progress has where a query stands and where its topics end, and that gives the same numbers.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def metrics(source: Any) -> dict[str, str]:
 
 
 def count_waiting(source: Any) -> int | None:
-    """How many offsets wait, over all partitions; None where the progress does not say."""
+    """How many offsets wait, over all partitions; None where the progress does not have them."""
     behind = _behind(source)
     return sum(behind.values()) if behind else None
 
 
-def parse_offsets(said: Any) -> dict[tuple[str, int], int]:
+def parse_offsets(offsets: Any) -> dict[tuple[str, int], int]:
     """Offsets by topic and partition, from {topic: {partition: offset}}: parsed, as text, or none at all."""
-    by_topic = json.loads(said) if isinstance(said, str) else said
+    by_topic = json.loads(offsets) if isinstance(offsets, str) else offsets
     return {(topic, int(index)): offset for topic, each in (by_topic or {}).items() for index, offset in each.items()}
 
 

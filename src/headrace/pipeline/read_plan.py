@@ -24,7 +24,7 @@ async def find_partitions(origin: Catalogue, options: SourceOptions, *, only_the
     known = await origin.topics()
     if options.pattern:
         wanted = re.compile(options.pattern)
-        # A pattern means a broker's own topics, which Kafka's clients leave out, too, only where it says so.
+        # A pattern means a broker's own topics, which Kafka's clients leave out, too, only where it begins like theirs.
         own = options.pattern.startswith(OWN)
         names = sorted(name for name in known if wanted.fullmatch(name) and (own or not name.startswith(OWN)))
     else:
@@ -44,7 +44,7 @@ async def find_partitions(origin: Catalogue, options: SourceOptions, *, only_the
 
 
 def check_positions(options: SourceOptions, partitions: Sequence[Partition]) -> None:
-    """Raises InvalidOption where an option says where to begin or to end in a partition that is not read."""
+    """Raises InvalidOption where an option sets where to begin or to end in a partition that is not read."""
     for position in (options.start, options.end):
         for topic, index in {**position.by_partition, **position.time_by_partition}:
             if (topic, index) not in partitions:

@@ -172,7 +172,7 @@ class CatalogueConnection:
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A streaming read. Offsets are {topic: {partition: offset}}.
 
-    Where a log ends before what was to be read next, its topic was made anew. Offsets that go back say so, to this
+    Where a log ends before what was to be read next, its topic was made anew. Offsets that go back show it, to this
     query and to one that is started again: the log is read from its beginning.
     """
 
@@ -186,7 +186,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until: Offsets | None = None
         """Where a query that takes what is available now ends."""
         self._followed: Offsets = {}
-        """What the query's group has heard last."""
+        """The last offsets that were committed for the query's group."""
         self._refused = -inf
         """When the group could not be moved, by the monotonic clock."""
         self._given = -inf
@@ -212,7 +212,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 -- Spark's name
         begun = _from_json(start)
-        # Whoever asks what comes after `start` has done what comes before. Spark tells so itself (`commit`) for all
+        # A query that asks what comes after `start` has done what comes before. Spark calls `commit` itself for all
         # batches but the last of a query that ends by itself.
         self._follow(begun)
 
@@ -237,7 +237,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         missing = [each for each in begun if each not in ends]
         if missing and self._options.fail_on_data_loss:
             topics = await origin.topics()
-            # Those that are there, and not asked for any more, are nobody's loss.
+            # Those that are there, and not asked for any more, are no loss.
             for each in missing:
                 if each[1] >= topics.get(each[0], 0):
                     raise DataLost(_describe_gone(each, begun[each]))
@@ -306,11 +306,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not group or offsets == self._followed or monotonic() - self._refused < REFUSED_SECONDS:
             return
 
-        async def tell(origin: Catalogue) -> None:
+        async def follow(origin: Catalogue) -> None:
             await origin.follow(group, offsets)
 
         try:
-            self._catalogue(tell)
+            self._catalogue(follow)
             self._followed = offsets
         except HeadraceError as error:
             import structlog

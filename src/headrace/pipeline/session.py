@@ -26,7 +26,7 @@ class SparkMissing(HeadraceError):
 
 
 def session(name: str, master: str, conf: Mapping[str, str] | None = None) -> SparkSession:
-    """A Spark session that says nothing but errors. `conf` are settings of Spark, and win over those made here."""
+    """A Spark session that logs errors only. `conf` are settings of Spark, and win over those made here."""
     try:
         from pyspark.errors import PySparkRuntimeError
         from pyspark.sql import SparkSession
@@ -60,8 +60,8 @@ def session(name: str, master: str, conf: Mapping[str, str] | None = None) -> Sp
 
 
 def sibling_session(spark: SparkSession, conf: Mapping[str, str] | None = None) -> SparkSession:
-    """A session beside the given one, with settings of its own; behind a Connect server, the given one. Where nothing
-    was said of it, a shuffle has as many partitions as tasks run at once: Spark's 200 are for clusters."""
+    """A session beside the given one, with settings of its own; behind a Connect server, the given one. Unless that
+    is configured, a shuffle has as many partitions as tasks run at once: Spark's 200 are for clusters."""
     settings = dict(conf or {})
     own = spark
     if not type(spark).__module__.startswith("pyspark.sql.connect"):

@@ -1,7 +1,7 @@
 """How the driver makes the transactions of many tasks one: all of a batch are committed, or none.
 
 One idea: a note decides. Tasks leave their transactions open. The driver writes down durably which they are, and from
-then on they are to be committed, by this driver or by whoever comes after it; before, they are to be aborted. The note
+then on they are to be committed, by this driver or by the next one; before, they are to be aborted. The note
 is a record of the compacted topic `headrace-sink`, under the application's name as its key. It is written under a
 transactional id of the driver's own, so that a driver which another one has replaced can decide nothing any more.
 
@@ -138,7 +138,7 @@ class CommitCoordinator:
         try:
             await self._resume(state)
         except SinkReplaced as error:
-            # By this batch's own commit, perhaps. Whoever comes next reads what it decided, and ends what is open.
+            # By this batch's own commit, perhaps. The next driver reads what it decided, and ends what is open.
             log.warning("the batch is left to the next start", application=self._application, reason=str(error))
             return
         last = await self._read_last()
@@ -184,7 +184,7 @@ class CommitCoordinator:
             raise RowsLost(self._describe_loss(note, lost))
         else:
             if lost:
-                log.error("rows are lost", said=self._describe_loss(note, lost))
+                log.error("rows are lost", problem=self._describe_loss(note, lost))
             settled = replace(note, transactions=(), done=True)
         await self._write(driver, settled)
         return settled
@@ -263,7 +263,7 @@ async def abort(client: Client, transactions: Sequence[OpenTransaction]) -> None
 
 
 async def sweep(client: Client, application: str) -> None:
-    """Abort what tasks have left open that nobody told the driver of: killed ones, and the slower of two attempts.
+    """Abort what tasks have left open that the driver does not know of: killed ones, and the slower of two attempts.
 
     Nothing depends on it but readers, who wait before an open transaction.
     """

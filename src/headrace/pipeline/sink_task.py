@@ -42,7 +42,7 @@ def check_schema(fields: dict[str, str], topic: str) -> None:
     if "value" not in fields:
         raise InvalidRows(f"there is no column 'value' among {', '.join(fields) or 'none'}: it holds what is written")
     if not topic and "topic" not in fields:
-        raise InvalidRows("nothing says where the rows go: give the option topic, or a column of that name")
+        raise InvalidRows("the rows have no topic. Give the option topic, or a column of that name.")
     wanted = {
         "value": TEXT,
         "key": TEXT,
@@ -154,10 +154,10 @@ class Encoder:
             try:
                 settings = {each.name: each.value for each in await self._client.admin.topic_config(topic)}
             except BrokerError:
-                # Whoever may write need not be allowed to ask.
+                # A client that may write need not have the right to describe.
                 settings = {}
-            said = settings.get("max.message.bytes")
-            self._limits[topic] = min(BATCH_BYTES, (int(said) - HEAD_BYTES) // 2) if said else BATCH_BYTES
+            limit = settings.get("max.message.bytes")
+            self._limits[topic] = min(BATCH_BYTES, (int(limit) - HEAD_BYTES) // 2) if limit else BATCH_BYTES
         return self._limits[topic]
 
     def _partitions(self, column: Any, keys: Column, count: int, topic: str) -> Any:
@@ -165,11 +165,11 @@ class Encoder:
         wanted = np.frombuffer(partitions_of(keys.texts, count), "<i8")
         if column is not None and column.null_count < len(column):
             given = pc.fill_null(column, -1).to_numpy(zero_copy_only=False)
-            said = pc.is_valid(column).to_numpy(zero_copy_only=False)
-            wrong = given[said & ((given < 0) | (given >= count))]
+            is_given = pc.is_valid(column).to_numpy(zero_copy_only=False)
+            wrong = given[is_given & ((given < 0) | (given >= count))]
             if len(wrong):
                 raise InvalidRows(f"a row is for partition {wrong[0]} of {topic}, which has {count}: from 0 on")
-            wanted = np.where(said, given, wanted)
+            wanted = np.where(is_given, given, wanted)
         return wanted
 
 

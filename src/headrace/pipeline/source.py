@@ -51,7 +51,7 @@ class HeadraceSource(DataSource):
         options = parse(self.options, streaming=False)
         # Spark is about to push filters: then, and only then, it makes the reader in a worker for that alone. It keeps
         # what was planned for them with the frame that was loaded, and takes it for every later query of that frame and
-        # for both sides of a union; so filters are taken only where somebody has promised that there is one query.
+        # for both sides of a union; so filters are taken only where the option promises that there is one query.
         made = FilteringReader if options.push_filters and _in_worker(FILTERS_WORKER) else Reader
         return made(options, *self._columns(schema))
 
