@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from headrace.client import EARLIEST, LATEST, BrokerError
+from headrace.client import EARLIEST, LATEST
 from headrace.errors import HeadraceError
 from headrace.logs import log_like_a_library
 from headrace.pipeline import read_plan
@@ -446,11 +446,7 @@ def _end(queries: Sequence[StreamingQuery]) -> None:
 async def _make_topics(broker: SourceOptions, out: Mapping[str, str]) -> None:
     async with make_client(broker) as client:
         for kind, name in out.items():
-            try:
-                await client.admin.create_topic(name, config=COMPACTED if kind in (STATE, COUNTS) else {})
-            except BrokerError as error:
-                if error.error.name != "topic_already_exists":
-                    raise
+            await client.admin.ensure_topic(name, config=COMPACTED if kind in (STATE, COUNTS) else {})
 
 
 async def _is_written(broker: SourceOptions, topic: str) -> bool:
