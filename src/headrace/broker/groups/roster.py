@@ -8,55 +8,33 @@ from __future__ import annotations
 
 from asyncio import Future
 from collections import Counter
-from collections.abc import Iterator
 
 from headrace.broker.groups.member import Member
+from headrace.broker.groups.members import Members
 from headrace.broker.groups.protocol import Joined, JoinedMember, Problem
 
 
-class Roster:
+class Roster(Members[Member]):
     """The members of one group and their leader."""
 
-    __slots__ = ("_by_instance", "_by_protocol", "joining", "leader", "members", "size")
-
     def __init__(self) -> None:
-        self.members: dict[str, Member] = {}
+        super().__init__()
         self.leader: str | None = None
         self.joining = 0
         """How many wait in a join."""
-        self.size = 0
-        """Bytes of all metadata."""
-        self._by_instance: dict[str, str] = {}
         self._by_protocol: Counter[str] = Counter()
-
-    def __len__(self) -> int:
-        return len(self.members)
-
-    def __iter__(self) -> Iterator[Member]:
-        return iter(self.members.values())
-
-    def __contains__(self, member_id: object) -> bool:
-        return member_id in self.members
-
-    def holder(self, instance_id: str) -> str | None:
-        """The member id that an instance goes by now."""
-        return self._by_instance.get(instance_id)
 
     def enter(self, member: Member) -> None:
         """Take a member in; the first one leads."""
-        self.members[member.member_id] = member
+        self._put(member)
         self._count(member.protocols, 1)
-        if member.instance_id is not None:
-            self._by_instance[member.instance_id] = member.member_id
         if self.leader is None:
             self.leader = member.member_id
 
     def drop(self, member: Member, problem: Problem) -> None:
         """Take a member out and refuse whatever of it waits."""
         self._count(member.protocols, -1)
-        del self.members[member.member_id]
-        if member.instance_id is not None:
-            del self._by_instance[member.instance_id]
+        self._remove(member)
         if member.session is not None:
             member.session.cancel()
         if member.join is not None:

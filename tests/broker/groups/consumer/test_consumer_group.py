@@ -62,7 +62,7 @@ def test_silence() -> None:
     stage.loop.advance(30)
     a.beat()
     stage.loop.advance(30)
-    assert list(stage.group.members) == ["a"]
+    assert list(stage.group.roster.members) == ["a"]
     settle(a)
     assert sum(map(len, a.has.values())) == 2
     stage.loop.advance(45)
@@ -77,13 +77,13 @@ def test_a_member_that_gives_nothing_back_is_out() -> None:
     a.obey()
     b.join()
     a.beat()
-    assert stage.group.members["a"].position.step is Step.UNREVOKED
+    assert stage.group.roster.members["a"].position.step is Step.UNREVOKED
     for _ in range(3):
         stage.loop.advance(4)
-        if "a" in stage.group.members:
+        if "a" in stage.group.roster.members:
             a.beat()
         b.beat()
-    assert list(stage.group.members) == ["b"]
+    assert list(stage.group.roster.members) == ["b"]
     settle(b)
     assert sum(map(len, b.has.values())) == 2
 
@@ -96,7 +96,7 @@ def test_one_that_gave_back_in_time_stays() -> None:
     b.join()
     settle(a, b)
     stage.loop.advance(20)
-    assert len(stage.group.members) == 2
+    assert len(stage.group.roster.members) == 2
 
 
 def test_epochs() -> None:
@@ -145,7 +145,7 @@ def test_a_topic_is_left_at_once() -> None:
     a.obey()
     b.join()
     a.beat()
-    assert stage.group.members["a"].position.step is Step.UNREVOKED
+    assert stage.group.roster.members["a"].position.step is Step.UNREVOKED
     assert a.beat(tells=False, topics=("t",)).assignment is not None
     assert stage.catalogue["u"].id not in a.told
 
@@ -215,7 +215,7 @@ def test_static_members() -> None:
     assert stage.group.epoch == epoch + 1, "only the newcomer is a change"
     stage.group.leave([Leaver("x")])
     assert twin.join().assignment == a.told
-    assert list(stage.group.members) == ["b"]
+    assert list(stage.group.roster.members) == ["b"]
     a.epoch = epoch
     assert refusal(a.beat) is Problem.FENCED_INSTANCE_ID
 
@@ -259,7 +259,7 @@ def test_a_static_member_that_goes_has_nothing_to_give_back() -> None:
     a.leave(-2)
     assert sum(map(len, (b.beat().assignment or {}).values())) == 1
     stage.loop.advance(10)
-    assert set(stage.group.members) == {"a", "b"}
+    assert set(stage.group.roster.members) == {"a", "b"}
 
 
 def test_administrators_take_members_out() -> None:
@@ -272,7 +272,7 @@ def test_administrators_take_members_out() -> None:
     assert stage.group.leave([Leaver("zz", "j"), Leaver("", "zz"), Leaver("")]) == [fenced, unknown, unknown]
     Client(stage, "d", instance_id="k").join()
     assert stage.group.leave([Leaver("c", "k")]) == [fenced]
-    assert list(stage.group.members) == ["c", "d"]
+    assert list(stage.group.roster.members) == ["c", "d"]
 
 
 def test_static_members_are_served_first() -> None:
@@ -312,10 +312,10 @@ def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refusal(Client(stage, "c").join) is Problem.GROUP_MAX_SIZE_REACHED
     assert Client(stage, "b").join().problem is Problem.NONE
     larger = Client(stage, "b", topics=("t", "u"))
-    size = sum(member.traits.size for member in stage.group.members.values())
+    size = sum(member.traits.size for member in stage.group.roster)
     monkeypatch.setattr(module, "GROUP_BYTES_MAX", size + 67)
     assert refusal(larger.join) is Problem.GROUP_MAX_SIZE_REACHED
-    assert stage.group.members["b"].traits.topics == ("t",)
+    assert stage.group.roster.members["b"].traits.topics == ("t",)
     monkeypatch.setattr(module, "GROUP_BYTES_MAX", size + 68)
     assert refusal(larger.join) is Problem.NONE
 
@@ -354,7 +354,7 @@ def test_commits_in_an_epoch_that_has_passed() -> None:
     b.join()
     settle(a, b)
     (kept,), (lost,) = a.has[topic], b.has[topic]
-    held = stage.group.held
+    held = stage.group.roster.held
     assert (a.epoch, stage.group.judge_commit("a", 1, True)) == (2, Problem.STALE_MEMBER_EPOCH)
     assert [held("a", epoch, topic, kept) for epoch in (0, 1, 2, 3)] == [False, True, True, False]
     assert not held("a", 1, topic, lost)
@@ -372,7 +372,7 @@ async def test_what_could_not_be_written_is_written_next_time() -> None:
     stage.failing = Problem.COORDINATOR_NOT_AVAILABLE
     b.join()
     assert await saved(stage) is Problem.COORDINATOR_NOT_AVAILABLE
-    assert list(stage.replayed().members) == ["a"]
+    assert list(stage.replayed().roster.members) == ["a"]
     b.leave()
     stage.failing = Problem.NONE
     settle(a)
@@ -405,7 +405,7 @@ async def test_members_whose_end_was_not_written_end_with_the_group() -> None:
     stage.failing = Problem.COORDINATOR_NOT_AVAILABLE
     a.leave()
     stage.written += stage.group.tombstones()
-    assert not stage.replayed().members
+    assert not stage.replayed().roster.members
 
 
 async def test_changes_are_written_together_or_not_at_all() -> None:
@@ -441,7 +441,7 @@ async def test_an_answer_does_not_pass_a_failure_before_it() -> None:
     stage.hold = False
     b.beat()
     assert await saved(stage) is Problem.NONE
-    assert set(stage.replayed().members) == {"a", "b"}
+    assert set(stage.replayed().roster.members) == {"a", "b"}
 
 
 def test_after_a_start_members_go_on() -> None:
@@ -460,7 +460,7 @@ def test_after_a_start_members_go_on() -> None:
     stage.loop.advance(44)
     a.beat()
     stage.loop.advance(1)
-    assert list(stage.group.members) == ["a"]
+    assert list(stage.group.roster.members) == ["a"]
 
 
 def test_a_start_amid_a_revocation() -> None:
@@ -474,7 +474,7 @@ def test_a_start_amid_a_revocation() -> None:
     stage.group.resume()
     assert b.beat().assignment == {}
     stage.loop.advance(5)
-    assert list(stage.group.members) == ["b"]
+    assert list(stage.group.roster.members) == ["b"]
 
 
 def test_topics_that_changed_while_nobody_looked() -> None:
@@ -539,14 +539,14 @@ def test_what_is_no_longer_read_is_left_before_the_next_targets(monkeypatch: pyt
     a.obey()
     t, u = stage.catalogue["t"].id, stage.catalogue["u"].id
     assert a.beat(topics=("t",)).assignment == {t: frozenset({0, 1})}
-    assert stage.group.members["a"].position.step is Step.UNREVOKED
+    assert stage.group.roster.members["a"].position.step is Step.UNREVOKED
     assert b.join().assignment == {}
     stage.delete("t")
     a.obey()
     assert a.beat().assignment == {}, "nor has it what is gone"
     a.obey()
     a.beat()
-    assert (stage.group.state, stage.group._owners) == (State.ASSIGNING, {})
+    assert (stage.group.state, stage.group.roster.owners) == (State.ASSIGNING, {})
     stage.loop.advance(2)
     settle(a, b)
     assert (stage.group.state, a.has, b.has) == (State.STABLE, {}, {u: frozenset({0, 1})})

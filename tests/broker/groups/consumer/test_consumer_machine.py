@@ -31,7 +31,7 @@ class ConsumerMachine(RuleBasedStateMachine):
         client.wishes |= {"topics": topics, "assignor": assignor}
         if refusal(client.join) is Problem.NONE:
             self.clients[name] = client
-            client.instance_id = self.stage.group.members[name].traits.instance_id
+            client.instance_id = self.stage.group.roster.members[name].traits.instance_id
         else:
             client.instance_id = before
 
@@ -85,12 +85,12 @@ class ConsumerMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1, 30, 46, 61]))
     def time(self, seconds) -> None:
         self.stage.loop.advance(seconds)
-        self.clients = {name: each for name, each in self.clients.items() if name in self.stage.group.members}
+        self.clients = {name: each for name, each in self.clients.items() if name in self.stage.group.roster.members}
 
     @rule()
     def arrive(self) -> None:
         """Everybody is heard of until nothing changes."""
-        for name in set(self.stage.group.members) - set(self.clients):
+        for name in set(self.stage.group.roster.members) - set(self.clients):
             self.stage.group.leave([Leaver(name)])
         living = [client for client in self.clients.values() if self._is_heard(client)]
         settle(*living)
@@ -101,7 +101,7 @@ class ConsumerMachine(RuleBasedStateMachine):
     @invariant()
     def nobody_shares(self) -> None:
         seen = set()
-        for member in self.stage.group.members.values():
+        for member in self.stage.group.roster:
             for place in (*each(member.position.assigned), *each(member.position.revoking)):
                 assert place not in seen
                 seen.add(place)
@@ -109,15 +109,19 @@ class ConsumerMachine(RuleBasedStateMachine):
     @invariant()
     def what_is_counted_is_true(self) -> None:
         group = self.stage.group
-        held = {member.traits.instance_id: name for name, member in group.members.items() if member.traits.instance_id}
-        assert group._instances == held
-        assert group._size == sum(member.traits.size for member in group.members.values())
+        held = {
+            member.traits.instance_id: name
+            for name, member in group.roster.members.items()
+            if member.traits.instance_id
+        }
+        assert group.roster._by_instance == held
+        assert group.roster.size == sum(member.traits.size for member in group.roster)
         owners = {
             place: member.member_id
-            for member in group.members.values()
+            for member in group.roster
             for place in (*each(member.position.assigned), *each(member.position.revoking))
         }
-        assert {place: owner for place, (owner, _) in group._owners.items()} == owners
+        assert {place: owner for place, (owner, _) in group.roster.owners.items()} == owners
 
     @invariant()
     def all_is_written(self) -> None:

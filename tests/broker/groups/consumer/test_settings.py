@@ -15,9 +15,9 @@ def test_a_change_counts_from_the_next_heartbeat_on() -> None:
     stage.loop.advance(20)
     assert client.beat().heartbeat_ms == 300
     stage.loop.advance(9)
-    assert set(stage.group.members) == {"a"}
+    assert set(stage.group.roster.members) == {"a"}
     stage.loop.advance(1)
-    assert stage.group.members == {}
+    assert stage.group.roster.members == {}
 
 
 def test_changes_are_gathered_for_as_long_as_is_set() -> None:

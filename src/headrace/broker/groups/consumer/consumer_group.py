@@ -5,24 +5,21 @@ heartbeat has the targets computed for the new epoch; each member then follows b
 (`reconciliation.py`), and its epoch tells how far it is. Members wait only for partitions that others have yet to give
 back.
 
-Everything here is plain, synchronous code. What a heartbeat changes is marked, and written from the state as it is when
-the marks are flushed, in one batch; where writing fails the marks stay, and the next flush writes what is true then. An
-answer waits for all that was written before it (`saved`), so no member ever acts on what a power cut could take back.
+Everything here is plain, synchronous code. An answer waits for all that was written before it (`saved`), so no member
+ever acts on what a power cut could take back.
 """
 
 from __future__ import annotations
 
-import asyncio
-from asyncio import Future
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
-from uuid import UUID
 
 import structlog
 
 from headrace.broker.groups.consumer.assignors import ASSIGNORS, choose_assignor
+from headrace.broker.groups.consumer.changed_records import ChangedRecords, Storage
 from headrace.broker.groups.consumer.consumer_codec import (
     EPOCH,
     MEMBER,
@@ -32,15 +29,14 @@ from headrace.broker.groups.consumer.consumer_codec import (
     ConsumerKey,
     StoredConsumerGroup,
     write_epoch,
-    write_key,
     write_member,
     write_position,
     write_target,
     write_target_epoch,
 )
 from headrace.broker.groups.consumer.consumer_member import ConsumerMember, Position, Step, Traits
+from headrace.broker.groups.consumer.consumer_roster import ConsumerRoster
 from headrace.broker.groups.consumer.heartbeat import (
-    JOINING,
     LEAVING,
     LEAVING_FOR_A_WHILE,
     Answer,
@@ -48,15 +44,15 @@ from headrace.broker.groups.consumer.heartbeat import (
     ConsumerGroupDescription,
     Heartbeat,
 )
-from headrace.broker.groups.consumer.places import NOWHERE, Places, each, join, less, within
+from headrace.broker.groups.consumer.places import NOWHERE, Places, join
 from headrace.broker.groups.consumer.reconciliation import follow
 from headrace.broker.groups.consumer.settings import GroupSettings
-from headrace.broker.groups.consumer.subscriptions import Subscriptions, compile_pattern
-from headrace.broker.groups.deadline import Deadline, Loop
+from headrace.broker.groups.consumer.subscriptions import compile_pattern
+from headrace.broker.groups.deadline import Deadline
+from headrace.broker.groups.members import GROUP_BYTES_MAX
 from headrace.broker.groups.offsets import GroupOffsets, TopicPartition
 from headrace.broker.groups.protocol import Commit, Committer, GroupError, Leaver, Problem, State
 from headrace.broker.groups.subscription import CONSUMER
-from headrace.broker.store import Change
 from headrace.log.interface import Topic
 
 log = structlog.get_logger("headrace.groups")
@@ -67,15 +63,11 @@ ASSIGNING_SECONDS = 0.02
 ASSIGNING_REST = 10
 # Each pattern is matched with each topic.
 PATTERNS_MAX = 100
-# What all members of a group may make it carry.
-GROUP_BYTES_MAX = 8 << 20
 
 
-class ConsumerHost(Protocol):
+class ConsumerHost(Storage, Protocol):
     """What a group of the consumer protocol needs of its coordinator."""
 
-    @property
-    def loop(self) -> Loop: ...
     @property
     def max_size(self) -> int: ...
     def settings_of(self, group_id: str) -> GroupSettings: ...
@@ -84,10 +76,6 @@ class ConsumerHost(Protocol):
     @property
     def catalogue_turn(self) -> int:
         """A number that rises when the catalogue changes."""
-        ...
-
-    def write(self, group_id: str, changes: Sequence[Change], stored: Callable[[Problem], None]) -> None:
-        """Write all or none; say when they are durable, or why they will not be. Never raises."""
         ...
 
 
@@ -104,21 +92,17 @@ class ConsumerGroup:
         self.offsets = GroupOffsets()
         self.epoch = 0
         self.assignment_epoch = 0
-        self.members: dict[str, ConsumerMember] = {}
+        self.roster = ConsumerRoster(group_id)
         self._host = host
-        # Instance id -> member id.
-        self._instances: dict[str, str] = {}
         self._targets: dict[str, Places] = {}
-        # Who has a partition, or has yet to give it back, and since which epoch.
-        self._owners: dict[tuple[UUID, int], tuple[str, int]] = {}
-        self._subscriptions = Subscriptions()
         self._fingerprint = 0
         # When targets are next due, by the loop's time.
         self._due = 0.0
-        self._size = 0
         self._dead = False
-        self._marks: dict[ConsumerKey, None] = {}
-        self._writing: Future[Problem] | None = None
+        self._records = ChangedRecords(group_id, host, self._value)
+        self.flush = self._records.flush
+        self.saved = self._records.saved
+        self.tombstones = self._records.tombstones
 
     # --- what members ask ---------------------------------------------------------------------------------------------
 
@@ -126,7 +110,7 @@ class ConsumerGroup:
         """One heartbeat; its answer may be given once all is `saved`. Raises GroupError, having changed nothing."""
         if beat.epoch in (LEAVING, LEAVING_FOR_A_WHILE):
             return self._leave(beat)
-        known = self._known(beat)
+        known = self.roster.find(beat)
         traits = (known.traits if known else Traits()).after(beat)
         self._judge_room(known, traits)
         if traits.pattern and (known is None or traits.pattern != known.traits.pattern):
@@ -147,7 +131,7 @@ class ConsumerGroup:
 
     def answered(self, answer: Answer) -> None:
         """The answer to a heartbeat is given: the same assignment is not sent to its member again."""
-        member = self.members.get(answer.member_id or "")
+        member = self.roster.members.get(answer.member_id or "")
         if member is not None and answer.assignment is not None:
             member.sent = answer.assignment
 
@@ -155,30 +139,21 @@ class ConsumerGroup:
         """LeaveGroup: an administrator takes members out; the answer to each."""
         problems = []
         for leaver in leavers:
-            member_id = leaver.member_id
-            if leaver.instance_id is not None:
-                holder = self._instances.get(leaver.instance_id)
-                if holder is not None and member_id and member_id != holder:
-                    problems.append(Problem.FENCED_INSTANCE_ID)
-                    continue
-                member_id = holder or ""
-            member = self.members.get(member_id)
-            if member is None:
-                problems.append(Problem.UNKNOWN_MEMBER_ID)
-                continue
-            self._drop(member, "was taken out: " + leaver.reason)
-            problems.append(Problem.NONE)
+            member_id = self.roster.id_of(leaver)
+            problems.append(self.roster.judge(member_id, leaver.instance_id))
+            if problems[-1] is Problem.NONE:
+                self._drop(self.roster.members[member_id], "was taken out: " + leaver.reason)
         self.flush()
         return problems
 
     def judge_commit(self, member_id: str, epoch: int, knows_epochs: bool) -> Problem:
         """Whether offsets may be committed in this name, by a client that knows of members' epochs or not. In a stale
-        epoch, those may of partitions that it `held` already."""
+        epoch, those may of partitions that it held already."""
         if self._dead:
             return Problem.COORDINATOR_NOT_AVAILABLE
-        if epoch < 0 and not self.members:
+        if epoch < 0 and not self.roster.members:
             return Problem.NONE
-        member = self.members.get(member_id)
+        member = self.roster.members.get(member_id)
         if member is None:
             return Problem.UNKNOWN_MEMBER_ID
         if not knows_epochs:
@@ -191,20 +166,15 @@ class ConsumerGroup:
         problem = self.judge_commit(member_id, epoch, committer.knows_epochs)
         stale = problem is Problem.STALE_MEMBER_EPOCH
         return [
-            Problem.NONE if stale and self.held(member_id, epoch, each.topic_id, each.partition) else problem
+            Problem.NONE if stale and self.roster.held(member_id, epoch, each.topic_id, each.partition) else problem
             for each in commits
         ]
-
-    def held(self, member_id: str, epoch: int, topic: UUID, index: int) -> bool:
-        """Whether the member has had a partition from that epoch to this day."""
-        owner, since = self._owners.get((topic, index), ("", 0))
-        return owner == member_id and since <= epoch <= self.members[member_id].position.epoch
 
     def judge_fetch(self, member_id: str | None, epoch: int) -> Problem:
         """Whether offsets may be asked for in this name."""
         if member_id is None and epoch < 0:
             return Problem.NONE
-        member = self.members.get(member_id or "")
+        member = self.roster.members.get(member_id or "")
         if member is None:
             return Problem.UNKNOWN_MEMBER_ID
         return Problem.NONE if epoch == member.position.epoch else Problem.STALE_MEMBER_EPOCH
@@ -216,30 +186,30 @@ class ConsumerGroup:
         """The group's state, by the name that Kafka's tools print."""
         if self._dead:
             return State.DEAD
-        if not self.members:
+        if not self.roster.members:
             return State.EMPTY
         if self.epoch > self.assignment_epoch:
             return State.ASSIGNING
         there = all(
             member.position.step is Step.STABLE and member.position.epoch == self.assignment_epoch
-            for member in self.members.values()
+            for member in self.roster
         )
         return State.STABLE if there else State.RECONCILING
 
     @property
     def assignor(self) -> str:
         """The assignor that most members wish for now."""
-        return choose_assignor(member.traits.assignor for member in self.members.values())
+        return choose_assignor(member.traits.assignor for member in self.roster)
 
     @property
     def is_vacant(self) -> bool:
         """Whether it has no members."""
-        return not self.members and not self._dead
+        return not self.roster.members and not self._dead
 
     def reads_topic(self, topic: str) -> bool:
         """Whether a member subscribes to the topic."""
-        self._subscriptions.renew(self._host.catalogue_turn, self._host.catalogue)
-        return topic in self._subscriptions.names
+        self.roster.subscriptions.renew(self._host.catalogue_turn, self._host.catalogue)
+        return topic in self.roster.subscriptions.names
 
     def expired(self, now_ms: int, retention_ms: int) -> list[TopicPartition]:
         """The committed offsets whose time is over."""
@@ -266,14 +236,9 @@ class ConsumerGroup:
                     assignment=join(member.position.assigned, member.position.revoking),
                     target=self._targets.get(member.member_id, NOWHERE),
                 )
-                for member in self.members.values()
+                for member in self.roster
             ),
         )
-
-    def tombstones(self) -> list[Change]:
-        """What ends an empty group in the log: also of members whose end could not be written so far."""
-        ends = {**self._marks, ConsumerKey(TARGET_EPOCH, self.group_id): None, ConsumerKey(EPOCH, self.group_id): None}
-        return [(write_key(key), None) for key in ends]
 
     def restore(self, stored: StoredConsumerGroup) -> None:
         """Become what was stored. Sessions start with `resume`."""
@@ -285,59 +250,28 @@ class ConsumerGroup:
         ]
         # Where a member's release was not written, the member that has the partition now is in a later epoch.
         for member in sorted(members, key=lambda each: each.position.epoch):
-            self._enter(member)
+            self.roster.enter(member)
             self._targets[member.member_id] = stored.targets.get(member.member_id, NOWHERE)
 
     def resume(self) -> None:
         """Start the sessions of restored members: each has its whole timeout to be heard of."""
-        for member in self.members.values():
+        for member in self.roster:
             self._touch(member)
             if member.position.step is Step.UNREVOKED:
                 self._await_revocation(member)
 
     def kill(self) -> None:
         """End it: no timer is left."""
-        for member in self.members.values():
+        for member in self.roster:
             member.stop()
         self._dead = True
-
-    # --- what is written ----------------------------------------------------------------------------------------------
-
-    def flush(self) -> None:
-        """Write what is marked."""
-        if not self._marks:
-            return
-        marks = list(self._marks)
-        # All of it is written together or not at all: of a part, one member could have a partition that another has not
-        # given back.
-        changes = [(write_key(mark), self._value(mark)) for mark in marks]
-        answer: Future[Problem] = self._host.loop.create_future()
-
-        def stored(problem: Problem) -> None:
-            if problem:
-                self._marks = {**dict.fromkeys(marks), **self._marks}
-            answer.set_result(problem)
-
-        self._marks, self._writing = {}, answer
-        self._host.write(self.group_id, changes, stored)
-
-    async def saved(self) -> Problem:
-        """Wait until all that has been written is durable; whether anything is not."""
-        if self._writing is None:
-            return Problem.NONE
-        problem = await asyncio.shield(self._writing)
-        # Appends to one partition become durable in their order, but an earlier one may have failed.
-        return Problem.COORDINATOR_NOT_AVAILABLE if problem is Problem.NONE and self._marks else problem
-
-    def _mark(self, kind: int, member_id: str = "") -> None:
-        self._marks[ConsumerKey(kind, self.group_id, member_id)] = None
 
     def _value(self, key: ConsumerKey) -> bytes | None:
         if key.kind == EPOCH:
             return write_epoch(self.epoch, self._fingerprint)
         if key.kind == TARGET_EPOCH:
             return write_target_epoch(self.assignment_epoch)
-        member = self.members.get(key.member_id)
+        member = self.roster.members.get(key.member_id)
         if member is None:
             return None
         if key.kind == MEMBER:
@@ -348,59 +282,13 @@ class ConsumerGroup:
 
     # --- coming and going ---------------------------------------------------------------------------------------------
 
-    def _known(self, beat: Heartbeat) -> ConsumerMember | None:
-        """The member that sends it, or whose place a static member takes; None for a new one. Raises GroupError."""
-        joining = beat.epoch == JOINING
-        member = self.members.get(beat.member_id)
-        if beat.instance_id is None:
-            if member is None and not joining:
-                raise self._unknown(beat.member_id)
-        else:
-            holder = self._instances.get(beat.instance_id)
-            if holder is None and not joining:
-                raise GroupError(Problem.UNKNOWN_MEMBER_ID, f"Instance id {beat.instance_id} is unknown.")
-            if member is not None and member.traits.instance_id != beat.instance_id and joining:
-                raise GroupError(
-                    Problem.INVALID_REQUEST,
-                    f"Member {beat.member_id} is in the group with instance id {member.traits.instance_id}, and cannot "
-                    f"take {beat.instance_id}.",
-                )
-            member = None if holder is None else self.members[holder]
-            if member is not None and member.member_id != beat.member_id:
-                if not joining:
-                    raise self._fenced_instance(beat, member)
-                if member.position.epoch != LEAVING_FOR_A_WHILE:
-                    raise GroupError(
-                        Problem.UNRELEASED_INSTANCE_ID,
-                        f"Static member {beat.member_id} with instance id {beat.instance_id} cannot join the group "
-                        f"because the instance id is owned by {member.member_id} member.",
-                    )
-        if member is not None and not joining:
-            self._judge_epoch(beat, member)
-        return member
-
-    def _judge_epoch(self, beat: Heartbeat, member: ConsumerMember) -> None:
-        position = member.position
-        if beat.epoch == position.epoch:
-            return
-        # The answer that told it of its new epoch may have been lost.
-        was_told = beat.owned is not None and within(beat.owned, position.assigned)
-        if beat.epoch == position.previous_epoch and beat.epoch < position.epoch and was_told:
-            return
-        compared = "greater" if beat.epoch > position.epoch else "smaller"
-        raise GroupError(
-            Problem.FENCED_MEMBER_EPOCH,
-            f"The consumer group member has a {compared} member epoch ({beat.epoch}) than the one known by the group "
-            f"coordinator ({position.epoch}). The member must abandon all its partitions and rejoin.",
-        )
-
     def _judge_room(self, known: ConsumerMember | None, traits: Traits) -> None:
-        size = self._size + traits.size - (known.traits.size if known else 0)
-        if len(self._marks) > 4 * self._host.max_size:
+        size = self.roster.size + traits.size - (known.traits.size if known else 0)
+        if len(self._records) > 4 * self._host.max_size:
             raise GroupError(
                 Problem.COORDINATOR_NOT_AVAILABLE, "What changes in the group cannot be written right now."
             )
-        if known is None and len(self.members) >= self._host.max_size:
+        if known is None and len(self.roster.members) >= self._host.max_size:
             raise GroupError(
                 Problem.GROUP_MAX_SIZE_REACHED,
                 f"The consumer group has reached its maximum capacity of {self._host.max_size} members.",
@@ -412,7 +300,7 @@ class ConsumerGroup:
             )
 
     def _judge_pattern(self, pattern: str) -> None:
-        patterns = self._subscriptions.patterns
+        patterns = self.roster.subscriptions.patterns
         if pattern not in patterns and len(patterns) >= PATTERNS_MAX:
             raise GroupError(
                 Problem.GROUP_MAX_SIZE_REACHED,
@@ -425,30 +313,18 @@ class ConsumerGroup:
         if known is None:
             log.info("member comes", group=self.group_id, member=beat.member_id)
             member = ConsumerMember(beat.member_id, traits, Position())
-            self._enter(member)
+            self.roster.enter(member)
             self._raise_epoch()
         elif known.member_id != beat.member_id:
             log.info("member returns", group=self.group_id, member=beat.member_id, instance=beat.instance_id)
             member = self._replace(known, beat.member_id)
         else:
             member = known
-        old = member.traits
-        if known is None or old != traits:
-            self._size += traits.size - old.size
-            member.traits = traits
-            self._mark(MEMBER, member.member_id)
-            if (old.topics, old.pattern) != (traits.topics, traits.pattern):
-                self._subscriptions.put(member.member_id, traits)
+        if known is None or member.traits != traits:
+            self._records.mark(MEMBER, member.member_id)
+            if self.roster.change_traits(member, traits):
                 self._raise_epoch()
         return member
-
-    def _enter(self, member: ConsumerMember) -> None:
-        self.members[member.member_id] = member
-        self._size += member.traits.size
-        self._subscriptions.put(member.member_id, member.traits)
-        if member.traits.instance_id is not None:
-            self._instances[member.traits.instance_id] = member.member_id
-        self._own(member, NOWHERE, join(member.position.assigned, member.position.revoking))
 
     def _replace(self, old: ConsumerMember, member_id: str) -> ConsumerMember:
         """A static member is back under another id, and has what it had."""
@@ -456,24 +332,14 @@ class ConsumerGroup:
         target = self._targets.get(old.member_id, NOWHERE)
         self._remove(old)
         member = ConsumerMember(member_id, old.traits, position)
-        self._enter(member)
+        self.roster.enter(member)
         self._targets[member_id] = target
         for kind in (MEMBER, TARGET, POSITION):
-            self._mark(kind, member_id)
+            self._records.mark(kind, member_id)
         return member
 
     def _leave(self, beat: Heartbeat) -> Answer:
-        if beat.instance_id is None:
-            member = self.members.get(beat.member_id)
-            if member is None:
-                raise self._unknown(beat.member_id)
-        else:
-            holder = self._instances.get(beat.instance_id)
-            if holder is None:
-                raise GroupError(Problem.UNKNOWN_MEMBER_ID, f"Instance id {beat.instance_id} is unknown.")
-            member = self.members[holder]
-            if holder != beat.member_id:
-                raise self._fenced_instance(beat, member)
+        member = self.roster.sender(beat)
         if beat.epoch == LEAVING_FOR_A_WHILE:
             position = replace(member.position, epoch=LEAVING_FOR_A_WHILE, step=Step.STABLE, revoking=NOWHERE)
             self._move(member, position)
@@ -490,27 +356,10 @@ class ConsumerGroup:
         self._raise_epoch()
 
     def _remove(self, member: ConsumerMember) -> None:
-        member.stop()
-        member_id, traits, position = member.member_id, member.traits, member.position
-        del self.members[member_id]
-        self._targets.pop(member_id, None)
-        self._size -= traits.size
-        self._subscriptions.drop(member_id)
-        if traits.instance_id is not None and self._instances.get(traits.instance_id) == member_id:
-            del self._instances[traits.instance_id]
-        self._own(member, join(position.assigned, position.revoking), NOWHERE)
+        self.roster.remove(member)
+        self._targets.pop(member.member_id, None)
         for kind in (POSITION, TARGET, MEMBER):
-            self._mark(kind, member_id)
-
-    def _unknown(self, member_id: str) -> GroupError:
-        return GroupError(Problem.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}.")
-
-    def _fenced_instance(self, beat: Heartbeat, holder: ConsumerMember) -> GroupError:
-        return GroupError(
-            Problem.FENCED_INSTANCE_ID,
-            f"Static member {beat.member_id} with instance id {beat.instance_id} was fenced by member "
-            f"{holder.member_id}.",
-        )
+            self._records.mark(kind, member.member_id)
 
     # --- epochs and targets -------------------------------------------------------------------------------------------
 
@@ -519,13 +368,13 @@ class ConsumerGroup:
         # Several changes before the next targets are one.
         if self.epoch == self.assignment_epoch:
             self.epoch += 1
-        self._mark(EPOCH)
+        self._records.mark(EPOCH)
 
     def _look(self) -> None:
         """See whether the topics that the group reads have changed."""
-        self._subscriptions.renew(self._host.catalogue_turn, self._host.catalogue)
-        if self._fingerprint != self._subscriptions.fingerprint:
-            self._fingerprint = self._subscriptions.fingerprint
+        self.roster.subscriptions.renew(self._host.catalogue_turn, self._host.catalogue)
+        if self._fingerprint != self.roster.subscriptions.fingerprint:
+            self._fingerprint = self.roster.subscriptions.fingerprint
             self._raise_epoch()
 
     def _assign(self) -> None:
@@ -536,18 +385,18 @@ class ConsumerGroup:
         assignor = self.assignor
         # Static members come first: their order stays as it is while others come and go under ids of chance.
         order = sorted(
-            self.members.values(),
+            self.roster,
             key=lambda each: (each.traits.instance_id is None, each.traits.instance_id or each.member_id),
         )
-        subscribed = {each.member_id: self._subscriptions.of(each.member_id) for each in order}
-        targets = ASSIGNORS[assignor](subscribed, self._subscriptions.sizes, self._targets)
+        subscribed = {each.member_id: self.roster.subscriptions.of(each.member_id) for each in order}
+        targets = ASSIGNORS[assignor](subscribed, self.roster.subscriptions.sizes, self._targets)
         for member_id, places in targets.items():
             if self._targets.get(member_id) != places:
-                self._mark(TARGET, member_id)
+                self._records.mark(TARGET, member_id)
         self._targets = targets
         self.assignment_epoch = self.epoch
-        self._mark(TARGET_EPOCH)
-        log.info("targets", group=self.group_id, epoch=self.epoch, members=len(self.members), assignor=assignor)
+        self._records.mark(TARGET_EPOCH)
+        log.info("targets", group=self.group_id, epoch=self.epoch, members=len(self.roster.members), assignor=assignor)
         took = self._host.loop.time() - now
         self._due = now + self._host.settings_of(self.group_id).assignment_ms / 1000
         if took > ASSIGNING_SECONDS:
@@ -560,8 +409,8 @@ class ConsumerGroup:
         if before.step is Step.STABLE and before.epoch == self.assignment_epoch == self.epoch:
             return
         target = self._targets.get(member.member_id, NOWHERE)
-        reads = self._subscriptions.of(member.member_id)
-        after = follow(before, self.assignment_epoch, target, reads, owned, self._taken)
+        reads = self.roster.subscriptions.of(member.member_id)
+        after = follow(before, self.assignment_epoch, target, reads, owned, self.roster.is_taken)
         if after == before:
             return
         self._move(member, after)
@@ -571,20 +420,8 @@ class ConsumerGroup:
             member.revocation.cancel()
 
     def _move(self, member: ConsumerMember, after: Position) -> None:
-        before = member.position
-        member.position = after
-        self._own(member, join(before.assigned, before.revoking), join(after.assigned, after.revoking))
-        self._mark(POSITION, member.member_id)
-
-    def _own(self, member: ConsumerMember, before: Places, after: Places) -> None:
-        for place in each(less(before, after)):
-            if self._owners.get(place, ("", 0))[0] == member.member_id:
-                del self._owners[place]
-        for place in each(less(after, before)):
-            self._owners[place] = (member.member_id, member.position.epoch)
-
-    def _taken(self, topic: UUID, index: int) -> bool:
-        return (topic, index) in self._owners
+        self.roster.move(member, after)
+        self._records.mark(POSITION, member.member_id)
 
     # --- time ---------------------------------------------------------------------------------------------------------
 

@@ -85,6 +85,10 @@ class ConsumerMember:
     session: Deadline | None = None
     revocation: Deadline | None = None
 
+    @property
+    def instance_id(self) -> str | None:
+        return self.traits.instance_id
+
     def stop(self) -> None:
         """No timer of it is left."""
         for deadline in (self.session, self.revocation):
