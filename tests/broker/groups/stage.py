@@ -7,7 +7,8 @@ import heapq
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from headrace.broker.groups.group import Group, Stored
+from headrace.broker.groups.classic_state import Stored
+from headrace.broker.groups.group import Group
 from headrace.broker.groups.protocol import Joined, JoinRequest, Leaver, Problem, Synced, SyncRequest
 
 RANGE = (("range", b"r"),)

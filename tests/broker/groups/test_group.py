@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tests.broker.groups.stage import Stage, join_request, joined, leave, stable, sync_request, synced
 
-from headrace.broker.groups.group import GROUP_BYTES_MAX, Group
+from headrace.broker.groups.group import Group
+from headrace.broker.groups.members import GROUP_BYTES_MAX
 from headrace.broker.groups.protocol import Leaver, Problem, State, SyncRequest
 
 

@@ -17,9 +17,10 @@ from uuid import UUID
 
 import structlog
 
+from headrace.broker.groups.classic_state import ClassicState, Stored
 from headrace.broker.groups.consumer.consumer_coordinator import ConsumerCoordinator
 from headrace.broker.groups.consumer.consumer_group import ConsumerGroup
-from headrace.broker.groups.group import Group, Stored
+from headrace.broker.groups.group import Group
 from headrace.broker.groups.group_codec import (
     NO_EXPIRY,
     Committed,
@@ -400,7 +401,7 @@ class GroupCoordinator:
         """A member id that is new: what the client calls itself, and random bits."""
         return f"{prefix[:255]}-{UUID(bytes=self._runtime.random.bytes(16), version=4)}"
 
-    def store(self, group: Group, assignments: Mapping[str, bytes], stored: Stored) -> None:
+    def store(self, group: ClassicState, assignments: Mapping[str, bytes], stored: Stored) -> None:
         """Write a group as it is, with these assignments."""
         value = StoredGroup(
             group.protocol_type or "",
@@ -425,7 +426,7 @@ class GroupCoordinator:
         shard = self._shards.home(group.group_id)
         shard.append([(write_group_key(group.group_id), write_group(value))], stored)
 
-    def vacated(self, group: Group) -> None:
+    def vacated(self, group: ClassicState) -> None:
         """A group has no members left."""
         shard = self._shards.home(group.group_id)
         if shard.groups.get(group.group_id) is group:

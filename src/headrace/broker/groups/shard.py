@@ -16,9 +16,10 @@ from dataclasses import replace
 
 import structlog
 
+from headrace.broker.groups.classic_state import Host
 from headrace.broker.groups.consumer.consumer_codec import EPOCH, ConsumerKey, StoredConsumerGroup
 from headrace.broker.groups.consumer.consumer_group import ConsumerGroup, ConsumerHost
-from headrace.broker.groups.group import Group, Host
+from headrace.broker.groups.group import Group
 from headrace.broker.groups.group_codec import (
     NO_EPOCH,
     Committed,

@@ -12,8 +12,8 @@ from functools import lru_cache
 
 import structlog
 
+from headrace.broker.groups.classic_state import Host
 from headrace.broker.groups.consumer.consumer_group import ConsumerHost
-from headrace.broker.groups.group import Host
 from headrace.broker.groups.protocol import GroupError, Problem
 from headrace.broker.groups.shard import TOPIC, Shard, shard_of
 from headrace.broker.settings import BrokerSettings
