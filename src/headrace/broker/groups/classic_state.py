@@ -9,14 +9,13 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from headrace.broker.groups.deadline import Deadline, Loop
-from headrace.broker.groups.group_codec import StoredGroup, write_group_key
+from headrace.broker.groups.group_codec import StoredGroup, StoredMember, write_group_key
 from headrace.broker.groups.member import Member
 from headrace.broker.groups.members import GROUP_BYTES_MAX
 from headrace.broker.groups.offsets import GroupOffsets, TopicPartition
 from headrace.broker.groups.protocol import (
     GroupDescription,
     JoinRequest,
-    MemberDescription,
     Problem,
     State,
     SyncRequest,
@@ -103,20 +102,31 @@ class ClassicState:
 
     def describe(self) -> GroupDescription:
         """The group as administrators see it."""
-        stable = self.state is State.STABLE
-        members = tuple(
-            MemberDescription(
+        name = (self.protocol_name or "") if self.state is State.STABLE else ""
+        return GroupDescription(self.group_id, self.state, self.protocol_type or "", name, self._stored_members({}))
+
+    def stored(self, assignments: Mapping[str, bytes]) -> StoredGroup:
+        """The group as it is stored, with these assignments."""
+        since = self.state_ms if self.state is State.EMPTY else self._host.now_ms()
+        members = self._stored_members(assignments)
+        return StoredGroup(
+            self.protocol_type or "", self.generation, self.protocol_name, self.roster.leader, since, members
+        )
+
+    def _stored_members(self, assignments: Mapping[str, bytes]) -> tuple[StoredMember, ...]:
+        return tuple(
+            StoredMember(
                 member.member_id,
                 member.instance_id,
                 member.client_id,
                 member.client_host,
-                member.metadata(self.protocol_name) if stable else b"",
-                member.assignment,
+                member.rebalance_timeout_ms,
+                member.session_timeout_ms,
+                member.metadata(self.protocol_name),
+                assignments.get(member.member_id, member.assignment),
             )
             for member in self.roster
         )
-        name = (self.protocol_name or "") if stable else ""
-        return GroupDescription(self.group_id, self.state, self.protocol_type or "", name, members)
 
     def restore(self, stored: StoredGroup) -> None:
         """Become what was stored. Sessions start with `resume`."""
@@ -146,13 +156,7 @@ class ClassicState:
         """Whether there is such a member, and it is the one that holds its instance id."""
         if self.state is State.DEAD:
             return Problem.COORDINATOR_NOT_AVAILABLE
-        if instance_id is not None:
-            holder = self.roster.holder(instance_id)
-            if holder is None:
-                return Problem.UNKNOWN_MEMBER_ID
-            if holder != member_id:
-                return Problem.FENCED_INSTANCE_ID
-        return Problem.NONE if member_id in self.roster else Problem.UNKNOWN_MEMBER_ID
+        return self.roster.judge(member_id, instance_id)
 
     def judge_fetch(self, member_id: str | None, epoch: int) -> Problem:
         """Whether offsets may be asked for in this name: in any."""
@@ -169,10 +173,7 @@ class ClassicState:
         roster, limit = self.roster, self._host.max_size
         if roster.size + sum(len(name) + len(metadata) for name, metadata in request.protocols) > GROUP_BYTES_MAX:
             return False
-        known_id = request.member_id
-        if not known_id and request.instance_id is not None:
-            known_id = roster.holder(request.instance_id) or ""
-        known = roster.members.get(known_id)
+        known = roster.members.get(request.member_id or roster.holder(request.instance_id) or "")
         if known is None:
             # An id that was handed out holds its place, or a client could fill the memory with them.
             others = len(self._pending) - (request.member_id in self._pending)

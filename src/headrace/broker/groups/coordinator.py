@@ -24,8 +24,6 @@ from headrace.broker.groups.group import Group
 from headrace.broker.groups.group_codec import (
     NO_EXPIRY,
     Committed,
-    StoredGroup,
-    StoredMember,
     write_group,
     write_group_key,
 )
@@ -403,28 +401,8 @@ class GroupCoordinator:
 
     def store(self, group: ClassicState, assignments: Mapping[str, bytes], stored: Stored) -> None:
         """Write a group as it is, with these assignments."""
-        value = StoredGroup(
-            group.protocol_type or "",
-            group.generation,
-            group.protocol_name,
-            group.roster.leader,
-            group.state_ms if group.state is State.EMPTY else self.now_ms(),
-            tuple(
-                StoredMember(
-                    member.member_id,
-                    member.instance_id,
-                    member.client_id,
-                    member.client_host,
-                    member.rebalance_timeout_ms,
-                    member.session_timeout_ms,
-                    member.metadata(group.protocol_name),
-                    assignments.get(member.member_id, b""),
-                )
-                for member in group.roster
-            ),
-        )
-        shard = self._shards.home(group.group_id)
-        shard.append([(write_group_key(group.group_id), write_group(value))], stored)
+        change = write_group_key(group.group_id), write_group(group.stored(assignments))
+        self._shards.home(group.group_id).append([change], stored)
 
     def vacated(self, group: ClassicState) -> None:
         """A group has no members left."""

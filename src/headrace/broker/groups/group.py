@@ -121,9 +121,7 @@ class Group(ClassicState):
         problems = []
         dropped = False
         for leaver in leavers:
-            member_id = leaver.member_id
-            if not member_id and leaver.instance_id is not None:
-                member_id = self.roster.holder(leaver.instance_id) or ""
+            member_id = self.roster.id_of(leaver)
             if member_id in self._pending:
                 self._pending.pop(member_id).cancel()
                 problem = Problem.NONE

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.broker.groups.group_codec import StoredMember
 
 # Records hold strings with a 16-bit length, and a character takes up to four bytes.
 NAME_CHARACTERS_MAX = 8_191
@@ -182,18 +186,6 @@ class Committer:
 
 
 @dataclass(frozen=True, slots=True)
-class MemberDescription:
-    """A member as administrators see it."""
-
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    metadata: bytes
-    assignment: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class GroupDescription:
     """A group as administrators see it."""
 
@@ -201,7 +193,7 @@ class GroupDescription:
     state: State
     protocol_type: str
     protocol_name: str
-    members: tuple[MemberDescription, ...]
+    members: tuple[StoredMember, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from uuid import UUID, uuid5
 from tests.broker.groups.stage import StillLoop
 
 from headrace.broker.groups.consumer.consumer_codec import ConsumerKey, StoredConsumerGroup
-from headrace.broker.groups.consumer.consumer_group import ConsumerGroup
-from headrace.broker.groups.consumer.heartbeat import Answer, ConsumerGroupDescription, Heartbeat
+from headrace.broker.groups.consumer.consumer_group import ConsumerGroup, ConsumerGroupDescription
+from headrace.broker.groups.consumer.heartbeat import Answer, Heartbeat
 from headrace.broker.groups.consumer.places import Places
 from headrace.broker.groups.consumer.settings import GroupSettings
 from headrace.broker.groups.group_codec import read_key

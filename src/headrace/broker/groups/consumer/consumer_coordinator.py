@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from headrace.broker.groups.consumer.assignors import ASSIGNORS
-from headrace.broker.groups.consumer.consumer_group import ConsumerGroup
+from headrace.broker.groups.consumer.consumer_group import ConsumerGroup, ConsumerGroupDescription
 from headrace.broker.groups.consumer.heartbeat import (
     JOINING,
     LEAVING_FOR_A_WHILE,
     Answer,
-    ConsumerGroupDescription,
     Heartbeat,
 )
 from headrace.broker.groups.consumer.settings import GroupSettings, group_settings

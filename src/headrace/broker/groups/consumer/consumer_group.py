@@ -12,7 +12,7 @@ ever acts on what a power cut could take back.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -40,8 +40,6 @@ from headrace.broker.groups.consumer.heartbeat import (
     LEAVING,
     LEAVING_FOR_A_WHILE,
     Answer,
-    ConsumerDescription,
-    ConsumerGroupDescription,
     Heartbeat,
 )
 from headrace.broker.groups.consumer.places import NOWHERE, Places, join
@@ -77,6 +75,29 @@ class ConsumerHost(Storage, Protocol):
     def catalogue_turn(self) -> int:
         """A number that rises when the catalogue changes."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerDescription:
+    """A member as administrators see it."""
+
+    member_id: str
+    traits: Traits
+    epoch: int
+    assignment: Places
+    """What it has, be it that it must give some of it back."""
+    target: Places
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupDescription:
+    """A group as administrators see it."""
+
+    state: str
+    epoch: int
+    assignment_epoch: int
+    assignor: str
+    members: tuple[ConsumerDescription, ...]
 
 
 class ConsumerGroup:
@@ -217,28 +238,17 @@ class ConsumerGroup:
 
     def describe(self) -> ConsumerGroupDescription:
         """The group as administrators see it."""
-        return ConsumerGroupDescription(
-            group_id=self.group_id,
-            state=self.state.value,
-            epoch=self.epoch,
-            assignment_epoch=self.assignment_epoch,
-            assignor=self.assignor,
-            members=tuple(
-                ConsumerDescription(
-                    member_id=member.member_id,
-                    instance_id=member.traits.instance_id,
-                    rack_id=member.traits.rack_id,
-                    epoch=member.position.epoch,
-                    client_id=member.traits.client_id,
-                    client_host=member.traits.client_host,
-                    topics=member.traits.topics,
-                    pattern=member.traits.pattern,
-                    assignment=join(member.position.assigned, member.position.revoking),
-                    target=self._targets.get(member.member_id, NOWHERE),
-                )
-                for member in self.roster
-            ),
+        members = tuple(
+            ConsumerDescription(
+                member.member_id,
+                member.traits,
+                member.position.epoch,
+                join(member.position.assigned, member.position.revoking),
+                self._targets.get(member.member_id, NOWHERE),
+            )
+            for member in self.roster
         )
+        return ConsumerGroupDescription(self.state.value, self.epoch, self.assignment_epoch, self.assignor, members)
 
     def restore(self, stored: StoredConsumerGroup) -> None:
         """Become what was stored. Sessions start with `resume`."""

@@ -50,32 +50,3 @@ class Answer:
     heartbeat_ms: int = 0
     assignment: Places | None = None
     """None: as told before."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerDescription:
-    """A member as administrators see it."""
-
-    member_id: str
-    instance_id: str | None
-    rack_id: str | None
-    epoch: int
-    client_id: str
-    client_host: str
-    topics: tuple[str, ...]
-    pattern: str
-    assignment: Places
-    """What it has, be it that it must give some of it back."""
-    target: Places
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerGroupDescription:
-    """A group as administrators see it."""
-
-    group_id: str
-    state: str
-    epoch: int
-    assignment_epoch: int
-    assignor: str
-    members: tuple[ConsumerDescription, ...]

@@ -47,7 +47,7 @@ async def _group(call: Call, group_id: str, operations: int) -> dict[str, Any]:
                 "group_instance_id": each.instance_id,
                 "client_id": each.client_id,
                 "client_host": each.client_host,
-                "member_metadata": each.metadata,
+                "member_metadata": each.subscription if group.state is State.STABLE else b"",
                 "member_assignment": each.assignment,
             }
             for each in group.members
