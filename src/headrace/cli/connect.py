@@ -17,6 +17,7 @@ import typer
 from headrace.cli.options import Options, add_options
 from headrace.client import Client, ClientError, ConnectionLost
 from headrace.client.errors import InvalidResponse
+from headrace.client.tls import client_context
 from headrace.errors import HeadraceError
 from headrace.targets import local_path
 
@@ -100,11 +101,4 @@ def tls_context(ca: str, cert: str, key: str) -> ssl.SSLContext | None:
         local_path(file, option) if file else ""
         for file, option in ((ca, "--tls-ca"), (cert, "--tls-cert"), (key, "--tls-key"))
     )
-    try:
-        context = ssl.create_default_context(cafile=ca or None)
-        if cert:
-            context.load_cert_chain(cert, key)
-    except OSError as error:
-        files = ", ".join(file for file in (ca, cert, key) if file)
-        raise HeadraceError(f"{files} cannot be used for TLS: {error.strerror or error}") from None
-    return context
+    return client_context(ca, cert, key)

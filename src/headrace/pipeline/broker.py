@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from headrace.client import EARLIEST, Client
 from headrace.client.errors import BrokerError, RequestTimeout
+from headrace.client.tls import client_context
+from headrace.errors import ConfigError
 from headrace.format.error_codes import ErrorCode
 from headrace.pipeline.options import ConnectionOptions, InvalidOption, Partition, SourceOptions
 from headrace.pipeline.origin import Origin, Range, range_lost
@@ -19,16 +20,10 @@ GONE = (ErrorCode.offset_out_of_range, ErrorCode.unknown_topic_or_partition)
 
 def make_client(options: ConnectionOptions) -> Client:
     """A client of the broker that the options name."""
-    tls = None
-    if options.tls:
-        try:
-            tls = ssl.create_default_context(cafile=options.ca or None)
-            if options.cert:
-                tls.load_cert_chain(options.cert, options.key or None)
-        except OSError as error:
-            # The error does not name the file.
-            files = ", ".join(file for file in (options.ca, options.cert, options.key) if file)
-            raise InvalidOption(f"{files} cannot be used for TLS: {error.strerror or error}") from None
+    try:
+        tls = client_context(options.ca, options.cert, options.key) if options.tls else None
+    except ConfigError as error:
+        raise InvalidOption(str(error)) from None
     return Client(options.bootstrap, tls=tls, client_id=options.client_id, timeout=options.timeout)
 
 

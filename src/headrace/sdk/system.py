@@ -16,6 +16,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlsplit
 
+from headrace.client.tls import client_context
+from headrace.errors import ConfigError
 from headrace.format.delay import MAX_DELAY_MS
 from headrace.sdk.message import Outgoing
 from headrace.sdk.scenario import KAFKA, NSQ, Scenario, Tuning
@@ -101,10 +103,9 @@ def context_of(address: Address) -> ssl.SSLContext | None:
     if address.tls is None:
         return None
     try:
-        return address.tls.context()
-    except OSError as error:
-        files = ", ".join(file for file in (address.tls.ca, address.tls.cert, address.tls.key) if file)
-        raise Unsuited(f"{files} cannot be used for TLS: {error.strerror or error}") from None
+        return client_context(address.tls.ca, address.tls.cert, address.tls.key)
+    except ConfigError as error:
+        raise Unsuited(str(error)) from None
 
 
 def _count(url: str, partitions: str) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,13 +16,6 @@ class Tls:
     """Empty: the authorities that the machine trusts."""
     cert: str = ""
     key: str = ""
-
-    def context(self) -> ssl.SSLContext:
-        """For asyncio. Raises OSError where a file cannot be used."""
-        context = ssl.create_default_context(cafile=self.ca or None)
-        if self.cert:
-            context.load_cert_chain(self.cert, self.key)
-        return context
 
     def librdkafka(self) -> dict[str, str]:
         """For Kafka's own library."""

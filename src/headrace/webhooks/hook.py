@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import SplitResult, urlsplit
 
+from headrace.client.tls import client_context
 from headrace.sdk.names import QUEUE_MAX, check_name
 from headrace.webhooks.event import Form
 from headrace.webhooks.signature import key_of
@@ -148,15 +149,13 @@ class Hook:
         return self.workers * max(self.batch, 1)
 
     def tls(self) -> ssl.SSLContext | bool:
-        """How the endpoint is authenticated. Raises OSError where a file cannot be used."""
+        """How the endpoint is authenticated. Raises ConfigError where a file cannot be used."""
         if not (self.ca_file or self.cert_file or self.insecure):
             return True
-        context = ssl.create_default_context(cafile=self.ca_file or None)
+        context = client_context(self.ca_file, self.cert_file, self.key_file)
         if self.insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
-        if self.cert_file:
-            context.load_cert_chain(self.cert_file, self.key_file)
         return context
 
 

@@ -227,7 +227,7 @@ class Webhooks:
         grace: float = GRACE_SECONDS,
         hold: float = HOLD_SECONDS,
     ) -> None:
-        """`name`: of the application; empty: after the topic and the first queue. Raises ValueError and OSError."""
+        """`name`: of the application; empty: after the topic and the first queue. Raises ValueError and ConfigError."""
         groups = [hook.group for hook in hooks]
         for group in groups:
             if groups.count(group) > 1:
