@@ -79,11 +79,11 @@ def test_produce_response(rows: list[Any]) -> None:
         }
         for topic, index, error, base, message in rows
     ]
-    fixed = wire.decode_produce(written("produce", 8, {"responses": responses}))
+    fixed = wire.FIXED.decode(written("produce", 8, {"responses": responses}))
     for topic in responses:
         topic["partition_responses"][0]["current_leader"] = {"leader_id": 3, "leader_epoch": 7}
     compact = written("produce", 12, {"responses": responses, "node_endpoints": [{"node_id": 3, "host": "h"}]})
-    assert wire.decode_produce_compact(memoryview(b"\0" + compact)) == fixed
+    assert wire.ENROLLING.decode(memoryview(b"\0" + compact)) == fixed
     assert [(each.topic, each.partition, each.error, each.base_offset) for each in fixed] == [row[:4] for row in rows]
     for each, row in zip(fixed, rows, strict=True):
         assert each.message == (row[4] or ("bad" if row[2] else row[4] or None))
@@ -204,7 +204,7 @@ def test_fetch_response(rows: list[Any]) -> None:
 
 @given(st.binary(max_size=80))
 def test_garbage_is_an_error_and_nothing_else(data: bytes) -> None:
-    decodes = (wire.decode_produce, wire.decode_produce_compact, wire.decode_fetch)
+    decodes = (wire.FIXED.decode, wire.ENROLLING.decode, wire.decode_fetch)
     for decode in (*decodes, messages.request("describe_transactions", 0).decode):
         try:
             decode(memoryview(data))

@@ -16,11 +16,14 @@ from headrace.client.wire import (
     INT16,
     INT32,
     Buffer,
+    compact_count,
     compact_string,
     skip_tags,
+    take_compact_count,
     take_compact_string,
+    take_count,
 )
-from headrace.format.varint import read_varint, varint
+from headrace.format.varint import read_varint
 
 T = TypeVar("T")
 
@@ -136,7 +139,7 @@ def _feature(payload: memoryview, position: int) -> tuple[tuple[str, int], int]:
 def encode_metadata(topics: Iterable[str] | None, create: bool) -> list[Buffer]:
     """Of these topics, or (None) of all."""
     names = None if topics is None else list(topics)
-    parts: list[Buffer] = [NO_TAGS, varint(0 if names is None else len(names) + 1)]
+    parts: list[Buffer] = [NO_TAGS, compact_count(-1 if names is None else len(names))]
     parts += [NO_TOPIC_ID + compact_string(name) + NO_TAGS for name in names or ()]
     parts.append(bytes((create, False)) + NO_TAGS)
     return parts
@@ -172,17 +175,17 @@ def _topic(payload: memoryview, position: int) -> tuple[tuple[int, TopicState], 
 
 def _partition(payload: memoryview, position: int) -> tuple[PartitionState, int]:
     _, index, leader, epoch = PARTITION_STATE.unpack_from(payload, position)
-    replicas, position = _array(payload, position + PARTITION_STATE.size, _int32)
-    in_sync, position = _array(payload, position, _int32)
-    _, position = _array(payload, position, _int32)
+    replicas, position = _array(payload, position + PARTITION_STATE.size, take_count)
+    in_sync, position = _array(payload, position, take_count)
+    _, position = _array(payload, position, take_count)
     return PartitionState(index, leader, epoch, tuple(replicas), tuple(in_sync)), skip_tags(payload, position)
 
 
 def encode_list_offsets(wanted: Mapping[str, Sequence[tuple[int, int]]], committed: bool) -> list[Buffer]:
     """By topic the partitions, each with a time (ms) or one of the numbers for an end."""
-    parts: list[Buffer] = [NO_TAGS, OFFSETS_HEAD.pack(-1, committed), varint(len(wanted) + 1)]
+    parts: list[Buffer] = [NO_TAGS, OFFSETS_HEAD.pack(-1, committed), compact_count(len(wanted))]
     for topic, partitions in wanted.items():
-        parts.append(compact_string(topic) + varint(len(partitions) + 1))
+        parts.append(compact_string(topic) + compact_count(len(partitions)))
         parts += [OFFSET_WANTED.pack(index, -1, time) + NO_TAGS for index, time in partitions]
         parts.append(NO_TAGS)
     parts.append(NO_TAGS)
@@ -206,15 +209,11 @@ def _offsets(payload: memoryview, position: int) -> tuple[list[ListedOffset], in
     return found, skip_tags(payload, position)
 
 
-def _int32(payload: memoryview, position: int) -> tuple[int, int]:
-    return INT32.unpack_from(payload, position)[0], position + INT32.size
-
-
 def _array(payload: memoryview, position: int, take: Callable[[memoryview, int], tuple[T, int]]) -> tuple[list[T], int]:
     """The entries of an array in the compact form, and where it ends. A count that is too large runs off the end."""
-    count, position = read_varint(payload, position)
+    count, position = take_compact_count(payload, position)
     found = []
-    for _ in range(count - 1):
+    for _ in range(count):
         entry, position = take(payload, position)
         found.append(entry)
     return found, position

@@ -20,11 +20,9 @@ FETCH, FETCH_VERSION = 1, 11
 
 INT16 = Struct(">h")
 INT32 = Struct(">i")
-PRODUCE_HEAD = Struct(">hii")
 ACKS_AND_TIMEOUT = Struct(">hi")
 PARTITION_AND_SIZE = Struct(">ii")
-PRODUCED = Struct(">ihqqqi")
-PRODUCED_COMPACT = Struct(">ihqqq")
+PRODUCED = Struct(">ihqqq")
 FETCH_HEAD = Struct(">iiiibiii")
 FETCH_PARTITION = Struct(">iiqqi")
 FETCHED_HEAD = Struct(">ihii")
@@ -73,89 +71,51 @@ class Fetched(NamedTuple):
     """Whole batches, one behind the other; the last may be cut short."""
 
 
-def encode_produce(
-    batches: Iterable[tuple[str, int, Buffer]], acks: int, timeout_ms: int, transactional_id: str | None = None
-) -> list[Buffer]:
-    """A request's body, in parts, of (topic, partition, batch); one batch a partition."""
-    topics = _by_topic(batches)
-    whose = INT16.pack(-1) if transactional_id is None else string(transactional_id)
-    parts: list[Buffer] = [whose + PRODUCE_HEAD.pack(acks, timeout_ms, len(topics))]
-    for topic, partitions in topics.items():
-        parts.append(string(topic) + INT32.pack(len(partitions)))
-        for partition, batch in partitions:
-            parts.append(PARTITION_AND_SIZE.pack(partition, len(batch)))
-            parts.append(batch)
-    return parts
+class ProduceForm:
+    """A version of Produce: with lengths in fixed places, or in the compact form, where structs end with tags."""
 
+    def __init__(self, version: int, *, compact: bool) -> None:
+        self.version = version
+        self._string, self._take_string = (compact_string, take_compact_string) if compact else (string, take_string)
+        self._count: Callable[[int], bytes] = compact_count if compact else INT32.pack
+        self._take_count = take_compact_count if compact else take_count
+        self._skip_tags = skip_tags if compact else lambda payload, position: position
+        self._tags = b"\0" if compact else b""
 
-def decode_produce(payload: memoryview) -> list[Produced]:
-    found = []
-    (topics,) = INT32.unpack_from(payload)
-    position = 4
-    for _ in range(topics):
-        topic, position = take_string(payload, position)
-        (partitions,) = INT32.unpack_from(payload, position)
-        position += 4
-        for _ in range(partitions):
-            index, error, base, time, start, records = PRODUCED.unpack_from(payload, position)
-            position += PRODUCED.size
-            message = None
-            for _ in range(records):
-                message, position = take_string(payload, position + 4)
-            overall, position = take_string(payload, position)
-            found.append(Produced(topic or "", index, error, base, time, start, overall or message))
-    return found
+    def encode(
+        self, batches: Iterable[tuple[str, int, Buffer]], acks: int, timeout_ms: int, transactional_id: str | None
+    ) -> list[Buffer]:
+        """A request's body, in parts, of (topic, partition, batch), one batch a partition; with the empty tags of the
+        request's header in front where it has them."""
+        topics = _by_topic(batches)
+        head = self._tags + self._string(transactional_id) + ACKS_AND_TIMEOUT.pack(acks, timeout_ms)
+        parts: list[Buffer] = [head + self._count(len(topics))]
+        for topic, partitions in topics.items():
+            parts.append(self._string(topic) + self._count(len(partitions)))
+            for partition, batch in partitions:
+                parts += (INT32.pack(partition) + self._count(len(batch)), batch, self._tags)
+            parts.append(self._tags)
+        parts.append(self._tags)
+        return parts
 
-
-def encode_produce_compact(
-    batches: Iterable[tuple[str, int, Buffer]], acks: int, timeout_ms: int, transactional_id: str | None = None
-) -> list[Buffer]:
-    """The same in version 12, with the empty tags of the request's header in front."""
-    topics = _by_topic(batches)
-    whose = b"\0" if transactional_id is None else compact_string(transactional_id)
-    head = b"\0" + whose + ACKS_AND_TIMEOUT.pack(acks, timeout_ms)
-    parts: list[Buffer] = [head + varint(len(topics) + 1)]
-    for topic, partitions in topics.items():
-        parts.append(compact_string(topic) + varint(len(partitions) + 1))
-        for partition, batch in partitions:
-            parts.append(INT32.pack(partition) + varint(len(batch) + 1))
-            parts.append(batch)
-            parts.append(b"\0")
-        parts.append(b"\0")
-    parts.append(b"\0")
-    return parts
-
-
-def decode_produce_compact(payload: memoryview) -> list[Produced]:
-    found = []
-    topics, position = read_varint(payload, skip_tags(payload, 0))
-    for _ in range(topics - 1):
-        topic, position = take_compact_string(payload, position)
-        partitions, position = read_varint(payload, position)
-        for _ in range(partitions - 1):
-            index, error, base, time, start = PRODUCED_COMPACT.unpack_from(payload, position)
-            records, position = read_varint(payload, position + PRODUCED_COMPACT.size)
-            message = None
-            for _ in range(records - 1):
-                message, position = take_compact_string(payload, position + 4)
-                position = skip_tags(payload, position)
-            overall, position = take_compact_string(payload, position)
-            position = skip_tags(payload, position)
-            found.append(Produced(topic or "", index, error, base, time, start, overall or message))
-        position = skip_tags(payload, position)
-    return found
-
-
-class ProduceForm(NamedTuple):
-    """A version of Produce."""
-
-    version: int
-    encode: Callable[[Iterable[tuple[str, int, Buffer]], int, int, str | None], list[Buffer]]
-    decode: Callable[[memoryview], list[Produced]]
-
-
-FIXED = ProduceForm(PRODUCE_VERSION, encode_produce, decode_produce)
-ENROLLING = ProduceForm(12, encode_produce_compact, decode_produce_compact)
+    def decode(self, payload: memoryview) -> list[Produced]:
+        found = []
+        topics, position = self._take_count(payload, self._skip_tags(payload, 0))
+        for _ in range(topics):
+            topic, position = self._take_string(payload, position)
+            partitions, position = self._take_count(payload, position)
+            for _ in range(partitions):
+                index, error, base, time, start = PRODUCED.unpack_from(payload, position)
+                records, position = self._take_count(payload, position + PRODUCED.size)
+                message = None
+                for _ in range(records):
+                    message, position = self._take_string(payload, position + INT32.size)
+                    position = self._skip_tags(payload, position)
+                overall, position = self._take_string(payload, position)
+                position = self._skip_tags(payload, position)
+                found.append(Produced(topic or "", index, error, base, time, start, overall or message))
+            position = self._skip_tags(payload, position)
+        return found
 
 
 def _by_topic(batches: Iterable[tuple[str, int, Buffer]]) -> dict[str, list[tuple[int, Buffer]]]:
@@ -190,8 +150,7 @@ def decode_fetch(payload: memoryview) -> tuple[int, list[Fetched]]:
     position = FETCHED_HEAD.size
     for _ in range(topics):
         topic, position = take_string(payload, position)
-        (partitions,) = INT32.unpack_from(payload, position)
-        position += 4
+        partitions, position = take_count(payload, position)
         for _ in range(partitions):
             index, code, high, stable, start, count = FETCHED.unpack_from(payload, position)
             position += FETCHED.size
@@ -210,7 +169,9 @@ def decode_fetch(payload: memoryview) -> tuple[int, list[Fetched]]:
     return error, found
 
 
-def string(text: str) -> bytes:
+def string(text: str | None) -> bytes:
+    if text is None:
+        return INT16.pack(-1)
     encoded = text.encode()
     return INT16.pack(len(encoded)) + encoded
 
@@ -225,10 +186,16 @@ def take_string(payload: memoryview, position: int) -> tuple[str | None, int]:
     return str(payload[position : position + size], "utf-8"), position + size
 
 
+def take_count(payload: memoryview, position: int) -> tuple[int, int]:
+    return INT32.unpack_from(payload, position)[0], position + INT32.size
+
+
 # --- the compact form: lengths are varints of one more, so that 0 is null; entities end with tagged fields ---
 
 
-def compact_string(text: str) -> bytes:
+def compact_string(text: str | None) -> bytes:
+    if text is None:
+        return b"\0"
     encoded = text.encode()
     return varint(len(encoded) + 1) + encoded
 
@@ -242,6 +209,15 @@ def take_compact_string(payload: memoryview, position: int) -> tuple[str | None,
     return str(payload[position : position + size - 1], "utf-8"), position + size - 1
 
 
+def compact_count(count: int) -> bytes:
+    return varint(count + 1)
+
+
+def take_compact_count(payload: memoryview, position: int) -> tuple[int, int]:
+    count, position = read_varint(payload, position)
+    return count - 1, position
+
+
 def skip_tags(payload: memoryview, position: int) -> int:
     """Step over tagged fields: none of those that Kafka has defined so far matters here."""
     count, position = read_varint(payload, position)
@@ -250,3 +226,7 @@ def skip_tags(payload: memoryview, position: int) -> int:
         size, position = read_varint(payload, position)
         position += size
     return position
+
+
+FIXED = ProduceForm(PRODUCE_VERSION, compact=False)
+ENROLLING = ProduceForm(12, compact=True)
