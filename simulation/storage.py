@@ -52,7 +52,7 @@ class FileNode:
         self.linked = True
         self._versions: dict[int, list[_Version]] = {}
         self._sizes: list[_Size] = []
-        # Truncates since the last sync: they are kept in order, so their count tells which are.
+        # Truncates since the last sync: they are kept in order, so their count is enough.
         self._epoch = 0
 
     @property

@@ -1,6 +1,6 @@
 """What queues have promised, written down beside them, and held against what consumers get after a restart.
 
-Messages are told apart by their values, each of which is sent once: so an offset that a power cut took back and that
+Messages are known by their values, each of which is sent once: so an offset that a power cut took back and that
 was given out again is another message here, whatever the queue thinks of it. A dead letter that was sent back is
 another message too (`identity`), while one that moved to its queue's parking is still the same. A *fact* is what a
 queue knows of a message when a flush begins; once the flush is over a crash may not take it back.

@@ -89,7 +89,7 @@ def test_anything_in_the_headers_is_read(headers):
     ],
 )
 def test_selection(selection, wanted):
-    assert selection.wants(letter()) is wanted
+    assert selection.selects(letter()) is wanted
 
 
 def test_no_key_is_not_the_empty_key():

@@ -17,7 +17,7 @@ from headrace.broker import move
 from headrace.broker.publish import Message, Session
 from headrace.broker.queues.dead_letter_mover import STUCK_SECONDS
 from headrace.broker.redrive import Order
-from headrace.broker.unpacking import Unpacking
+from headrace.broker.unpacking import Unpacker
 from headrace.errors import AppendOffline, BatchTooLarge, InvalidRecords, StorageFailed, UnknownTopic
 from headrace.format import records
 from headrace.format.batch import HEADER_BYTES
@@ -430,7 +430,7 @@ def test_a_dead_message_that_cannot_be_read_is_passed_over_and_counted() -> None
         await stage.append_batch(topic.partitions[0], records.build(rows, compression=GZIP))
         await stage.send(topic, b"4")
         await stage.rest()
-        queue.unpacking = Unpacking(stage.runtime.offload, 500)
+        queue.unpacking = Unpacker(stage.runtime.offload, 500)
         for got in taker.got[3:]:
             assert taker.consumer.requeue(*got, 0)
         await stage.rest(1)

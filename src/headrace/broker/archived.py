@@ -1,8 +1,8 @@
 """`retention.archive.group`: records are kept until an archive has them.
 
-An archive (`headrace pipeline archive`, or any job that keeps what it reads) says how far it is by the committed
+An archive (`headrace pipeline archive`, or any job that keeps what it reads) shows how far it is by the committed
 offsets of its consumer group. Retention by time and size, and `retention=consumed`, do not go past them, so a job that
-stands still costs disk space and no records. Where the topic says `retention.archive=drop`, what the archive has goes
+stands still costs disk space and no records. With the topic setting `retention.archive=drop`, what the archive has goes
 as soon as that frees enough.
 
 Nothing goes on a guess: of a group that was not looked up since the start, or has committed nothing, nothing is
@@ -59,7 +59,7 @@ class Archived:
         return min(self._groups.committed_now(group, partition.topic).get(partition.index, 0), partition.high_watermark)
 
     async def look(self) -> None:
-        """Look the groups up, and let go what they have where the topic says so."""
+        """Look the groups up, and let go what they have where the topic is configured so."""
         for topic in list(self._log.topics.values()):
             group = topic.config.get(GROUP)
             if not group or topic.deleted:

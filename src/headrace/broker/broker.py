@@ -24,7 +24,7 @@ from headrace.broker.slow_readers import SlowReaders
 from headrace.broker.timer import Timer
 from headrace.broker.topics import Topics
 from headrace.broker.transactions import TransactionCoordinator
-from headrace.broker.unpacking import Unpacking
+from headrace.broker.unpacking import Unpacker
 from headrace.log.local import LocalLog
 from headrace.runtime import Runtime
 
@@ -39,7 +39,7 @@ class Broker:
         self.node_id = config.node_id
         self.topics = Topics(log, config)
         self.dynamic = DynamicConfig(runtime, log, self.topics, config)
-        self.unpacking = Unpacking(runtime.offload, config.decompressed_max_bytes)
+        self.unpacking = Unpacker(runtime.offload, config.decompressed_max_bytes)
         self.groups = GroupCoordinator(runtime, log, self.topics, config)
         self.groups.consumers.own_settings = self.dynamic.of_group
         self.deliveries = Deliveries(runtime, self.topics, config)

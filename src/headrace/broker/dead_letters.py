@@ -1,4 +1,4 @@
-"""Dead letters: which headers tell where one came from, and how to pick some of them.
+"""Dead letters: which headers have its origin, and how to pick some of them.
 
 A dead letter is the original record with headers added (`ORIGIN_TOPIC` and the rest). Taking those away again gives the
 record back as it was.
@@ -94,7 +94,7 @@ def parked_from(text: str) -> tuple[int, int] | None:
     return place if min(place) >= 0 else None
 
 
-def restored(letter: DeadLetter, for_queue: str) -> RecordHeaders:
+def restore_headers(letter: DeadLetter, for_queue: str) -> RecordHeaders:
     """The headers with which it is sent back: its own, how often it was, and (not empty) the one queue that is to see
     it, which must stand first."""
     count = (REDRIVEN, str(letter.redriven + 1).encode())
@@ -120,7 +120,7 @@ class Selection:
     """A pattern (*, ?, [abc]) that the whole text of the error fits. Not a regular expression: some of those take for
     ever, and this runs on the broker's loop."""
 
-    def wants(self, letter: DeadLetter) -> bool:
+    def selects(self, letter: DeadLetter) -> bool:
         return (
             (not self.topic or letter.topic == self.topic)
             and (not self.queue or letter.queue == self.queue)

@@ -124,7 +124,7 @@ class Deliveries:
         error: str = "",
     ) -> None:
         """Say that `event` happened now to the messages in `runs`: those that are watched, or all that failed. An
-        attempt of 0 and a delay of -1 mean that there is none to tell."""
+        attempt of 0 and a delay of -1 mean that there is none."""
         share = queue.settings.deliveries
         if not share:
             return

@@ -11,7 +11,7 @@ from headrace.log.interface import Appended, Done, Log, Write
 
 
 def durable() -> tuple[asyncio.Future[None], Done]:
-    """A future that is done once the append is durable, or says why it is not; and what to give to the append."""
+    """A future that is done once the append is durable, or fails with the reason; and what to give to the append."""
     waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def done(error: Exception | None) -> None:

@@ -44,7 +44,7 @@ def nullable_compact_string(text: str | None) -> bytes:
 
 
 class Reader:
-    """Takes one field after the other, and says so when the bytes end too soon."""
+    """Takes one field after the other, and raises UnreadableRecord where the bytes end too soon."""
 
     __slots__ = ("_position", "_raw")
 

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 
 
-class Loading:
+class SharedLoad:
     """A load that begins with the first call."""
 
     __slots__ = ("_load", "task")

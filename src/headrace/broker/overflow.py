@@ -403,8 +403,8 @@ class Overflow:
     def admit(self, topic: Topic, parts: Parts = (), limit_seconds: float | None = None) -> asyncio.Future[None] | None:
         """Whether a client's request may be appended to a topic. None: at once. A future: when it is done. Raises
         TopicFull (as the future may) where the topic rejects, and TopicBlocked where there was no room in time: as long
-        as the topic says, or `limit_seconds` if that is less; `inf`: however long it takes. `parts` are the partitions
-        with the bytes for each; where a door does not tell, the bound on bytes may be exceeded by one request."""
+        as the topic allows, or `limit_seconds` if that is less; `inf`: however long it takes. `parts` are partitions
+        with the bytes for each; where a door gives none, the bound on bytes may be exceeded by one request."""
         if not self.guards(topic):
             return None
         if self._stopped:

@@ -6,7 +6,7 @@ import asyncio
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-from headrace.broker.unpacking import Unpacking
+from headrace.broker.unpacking import Unpacker
 from headrace.errors import CorruptBatch, InvalidRecords, OffsetOutOfRange, UnsupportedBatch
 from headrace.format import records
 from headrace.format.aborted import Aborted
@@ -17,7 +17,7 @@ from headrace.runtime import Runtime
 # Records stepped over between two turns of the loop: about half a millisecond.
 SKIPPED_RECORDS = 8_192
 FIND_BYTES = 65_536
-# What says that a batch cannot be read, and never will be.
+# The errors of a batch that cannot be read, and never will be.
 POISON = (InvalidRecords, CorruptBatch, UnsupportedBatch)
 
 
@@ -76,7 +76,7 @@ async def batches(
 
 
 def aborted_in(partition: Partition, offset: int, chunk: Chunk) -> list[AbortedTransaction]:
-    """The aborted transactions of a chunk that was just read at `offset`; if they cannot be told, it is let go."""
+    """The aborted transactions of a chunk that was just read at `offset`; if they cannot be read, it is let go."""
     try:
         return partition.aborted(offset, chunk.before)
     except BaseException:
@@ -99,7 +99,7 @@ class RecordFinder:
     """Finds the records of a partition at single offsets. Asked for rising ones, it reads and unpacks each batch once,
     however many of its records are wanted, and never holds the loop for long."""
 
-    def __init__(self, runtime: Runtime, partition: Partition, unpacking: Unpacking) -> None:
+    def __init__(self, runtime: Runtime, partition: Partition, unpacking: Unpacker) -> None:
         self._runtime = runtime
         self._partition = partition
         self._unpacking = unpacking

@@ -144,7 +144,7 @@ class Redrive:
             elif queue is not None:
                 await self._broker.queues.open(queue)
             if order.place is None or not order.place.ends:
-                dying = await self._broker.queues.buried(topic.name, BURIAL_SECONDS)
+                dying = await self._broker.queues.await_burials(topic.name, BURIAL_SECONDS)
                 if dying:
                     return Step(
                         waiting=f"{dying} messages are just being written to {topic.name}", next=Progress({}, {})
@@ -262,15 +262,15 @@ class _Run:
             return True
         letter = dead_letters.read(record)
         size = len(letter.key or b"") + len(letter.value or b"")
-        if not self._order.selection.wants(letter):
+        if not self._order.selection.selects(letter):
             self._step.unselected += 1
             return True
         self._bytes += size
         if not self._free(lane, letter):
-            self._say(lane, letter, SKIPPED, TAKEN)
+            self._report(lane, letter, SKIPPED, TAKEN)
             return True
         if not letter.has_origin:
-            self._say(lane, letter, SKIPPED, "its headers do not say where it came from")
+            self._report(lane, letter, SKIPPED, "its headers do not say where it came from")
             return True
         try:
             partition = await self._target(letter)
@@ -279,7 +279,7 @@ class _Run:
             self._step.waiting = str(blocked)
             return False
         except HeadraceError as error:
-            self._say(lane, letter, FAILED, str(error))
+            self._report(lane, letter, FAILED, str(error))
             return True
         self._group.append((letter, partition))
         self._group_bytes += size
@@ -306,7 +306,7 @@ class _Run:
         began = self._loop.time()
         if self._order.dry_run:
             for letter, _ in group:
-                self._say(lane, letter, WOULD)
+                self._report(lane, letter, WOULD)
             return
         await self._settle(lane, group)
         if self._order.rate > 0:
@@ -319,14 +319,14 @@ class _Run:
         able = [each for each in group if self._free(lane, each[0])]
         for letter, _ in group:
             if not self._free(lane, letter):
-                self._say(lane, letter, SKIPPED, TAKEN)
+                self._report(lane, letter, SKIPPED, TAKEN)
         if not able:
             return
         for (letter, _), error in await move.move_each(able, partial(self._append, lane)):
             if isinstance(error, AlreadySettled):
-                self._say(lane, letter, SKIPPED, TAKEN)
+                self._report(lane, letter, SKIPPED, TAKEN)
             else:
-                self._say(lane, letter, FAILED, str(error))
+                self._report(lane, letter, FAILED, str(error))
 
     async def _append(self, lane: int, able: Sequence[tuple[DeadLetter, Partition]]) -> None:
         """Append letters to their origins and settle them, all or none."""
@@ -344,12 +344,12 @@ class _Run:
         appended = await asyncio.shield(self._loop.create_task(settling))
         for where, letters in zip(appended, by_partition.values(), strict=True):
             for number, letter in enumerate(letters):
-                self._say(lane, letter, REDRIVEN, sent_to=where.base_offset + number)
+                self._report(lane, letter, REDRIVEN, sent_to=where.base_offset + number)
 
     def _restored(self, letter: DeadLetter, now: int) -> move.Row:
         # The time is that of its return: retention by age could otherwise take it before a reader has seen it.
         only = "" if self._order.all_queues else letter.queue
-        return now, letter.key, letter.value, dead_letters.restored(letter, only)
+        return now, letter.key, letter.value, dead_letters.restore_headers(letter, only)
 
     async def _target(self, letter: DeadLetter) -> Partition:
         """Where a letter came from. Raises a HeadraceError with the reason why it cannot go back."""
@@ -368,5 +368,5 @@ class _Run:
         await move.load(partition)
         return partition
 
-    def _say(self, lane: int, letter: DeadLetter, outcome: str, reason: str = "", sent_to: int = -1) -> None:
+    def _report(self, lane: int, letter: DeadLetter, outcome: str, reason: str = "", sent_to: int = -1) -> None:
         self._step.results.append(Result(lane, letter, outcome, reason, sent_to))

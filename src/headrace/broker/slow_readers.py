@@ -1,7 +1,7 @@
 """Readers that are so slow that retention takes what they have not read: logged before, logged after, and counted.
 
 Whatever moves the start of a partition (retention, `retention=consumed`, `drop-oldest`, a deletion of records), the log
-tells of it, and the groups whose committed offsets lie before the new start have lost what is between. Retention by
+reports it, and the groups whose committed offsets lie before the new start have lost what is between. Retention by
 time and size can be foreseen: from time to time it is asked where it will have put the start some time from now. Queues
 count what they lose themselves; they are warned here.
 

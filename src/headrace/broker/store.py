@@ -18,7 +18,7 @@ from headrace.broker.fields import UnreadableRecord
 from headrace.broker.reading import read
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.topics import Topics
-from headrace.broker.unpacking import Unpacking
+from headrace.broker.unpacking import Unpacker
 from headrace.errors import CorruptLog, HeadraceError
 from headrace.format import records
 from headrace.format.batch import BatchHeader, batches_in
@@ -87,7 +87,7 @@ class StateTopic:
         self._topics = topics
         self._settings = settings
         self._partitions = partitions
-        self._unpacking = Unpacking(runtime.offload, config.decompressed_max_bytes)
+        self._unpacking = Unpacker(runtime.offload, config.decompressed_max_bytes)
 
     @property
     def topic(self) -> Topic | None:

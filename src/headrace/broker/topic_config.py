@@ -1,7 +1,7 @@
 """The settings of a topic: every name that Kafka 4 knows, and Headrace's own.
 
 One table holds them. A setting is text with a type, a rule, a default (of the broker's `Config`, where it has one)
-and a sentence that says what it does; the sentence also says when Headrace takes the value and does nothing with it,
+and a sentence on what it does, which also names the values that Headrace takes and does nothing with,
 so that a script written for Kafka works and does not deceive. A topic stores only what was given for it;
 `settings_of` maps that and the defaults to the `TopicSettings` that the log acts on.
 """
@@ -74,7 +74,7 @@ class Setting:
 
 def at_least(low: float, high: float = LONG_MAX) -> Check:
     def check(text: str) -> str | None:
-        # Whole numbers as such: a float cannot tell the largest from its neighbours.
+        # Whole numbers as such: the largest and its neighbours are one float.
         value = int(text) if text.lstrip("-").isdecimal() else float(text)
         if value < low:
             return f"it must be at least {low}"
@@ -540,5 +540,5 @@ def table() -> str:
 
 
 def set_by_operator(setting: Setting, config: BrokerSettings) -> bool:
-    """Whether the broker's configuration says something else than Headrace's own default."""
+    """Whether the broker's configuration differs from Headrace's own default."""
     return setting.default_in(config) != setting.default_in(BROKER_DEFAULTS)

@@ -3,7 +3,7 @@
 The log keeps the catalogue; this judges what goes into it. Everything that changes a topic holds that topic's turn
 while it awaits the log, so two creations of one name give one topic and one TopicExists, and a deletion waits for
 the creation before it. Names that differ only in `.` and `_` share a turn, because they may not both exist: Kafka's
-metric names cannot tell them apart.
+metric names cannot have both.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Topics:
     async def follow(self, defaults: Mapping[str, str]) -> None:
         """Let topics without settings of their own have these; takes effect at once."""
         self._defaults = defaults
-        await self._follow(self.tell)
+        await self._follow(self.notify)
 
     async def check_defaults(self, defaults: Mapping[str, str]) -> None:
         """Raise InvalidTopicConfig if a topic could not follow."""
@@ -204,7 +204,7 @@ class Topics:
             topic = await self._log.alter(name, config=(config, self._settings(name, config)))
         if self._colliding is not None:
             self._colliding[_collision_key(name)] = name
-        self.tell(topic)
+        self.notify(topic)
         if complete is not None:
             await complete(topic)
         return topic
@@ -250,7 +250,7 @@ class Topics:
             self._total = self.total - len(topic.partitions)
             if self._colliding is not None:
                 self._colliding.pop(_collision_key(name), None)
-            self.tell(topic)
+            self.notify(topic)
 
     def check_growth(self, name: str, count: int) -> Topic:
         """Judge a growth to `count` partitions; the topic. Raises what `grow` would."""
@@ -273,7 +273,7 @@ class Topics:
         async with self._turns.of(_collision_key(name)):
             now = len(self.check_growth(name, count).partitions)
             topic = await self._counted(count - now, self._log.alter(name, partitions=count))
-            self.tell(topic)
+            self.notify(topic)
             return topic
 
     @property
@@ -336,11 +336,11 @@ class Topics:
         async with self._turns.of(_collision_key(name)):
             cleaned = self.check_config(name, change)
             topic = await self._log.alter(name, config=(cleaned, self._settings(name, cleaned)))
-            self.tell(topic)
+            self.notify(topic)
             return topic
 
-    def tell(self, topic: Topic) -> None:
-        """Call those that follow topics: something about one has changed."""
+    def notify(self, topic: Topic) -> None:
+        """Call the listeners of topics: something about one has changed."""
         for call in self.changed:
             call(topic)
 

@@ -1,4 +1,4 @@
-"""Unpacking compressed batches without holding the loop.
+"""Unpacker compressed batches without holding the loop.
 
 A few kilobytes can unpack to a hundred megabytes, and the size is not known before. So a batch is first unpacked
 to at most `INLINE_BYTES`, on the loop, since a hand-over would cost more than most batches do. What does not fit is
@@ -60,7 +60,7 @@ def is_large(packed: Packed) -> bool:
     return False
 
 
-class Unpacking:
+class Unpacker:
     """Large batches, unpacked off the loop."""
 
     def __init__(self, offload: Offload, max_bytes: int) -> None:

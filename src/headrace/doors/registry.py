@@ -38,7 +38,7 @@ class DoorEntry:
         return door
 
 
-# NSQ tells its clients where the HTTP door is, so that opens before.
+# NSQ clients get the address of the HTTP door, so that opens before.
 DOORS = (
     DoorEntry("http", "headrace.doors.http.door:HttpDoor", HttpSettings),
     DoorEntry("kafka", "headrace.doors.kafka.door:KafkaDoor", KafkaSettings),

@@ -41,7 +41,7 @@ REASONS = {
     "NO_SHARED_CIPHER": "the client offers no cipher that this broker takes",
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client shows no certificate, and tls_client_ca asks for one",
     "SSLV3_ALERT_BAD_CERTIFICATE": UNTRUSTED,
-    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the client says that this broker's certificate has expired",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the client reports that this broker's certificate has expired",
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": UNTRUSTED,
     "TLSV1_ALERT_DECRYPT_ERROR": UNTRUSTED,
     "TLSV1_ALERT_UNKNOWN_CA": UNTRUSTED,

@@ -21,7 +21,7 @@ from headrace.broker.deduplication.ids import Claim
 from headrace.broker.deduplication.log import IdLog
 from headrace.broker.deduplication.window import Flight, Joint, Window
 from headrace.broker.durable import append
-from headrace.broker.loading import Loading
+from headrace.broker.loading import SharedLoad
 from headrace.broker.metrics import Metrics
 from headrace.broker.periodic import Periodic
 from headrace.broker.rate_limit import RateLimit
@@ -80,7 +80,7 @@ class Deduplication:
         self._config = config
         self._ids = IdLog(runtime, log, topics, config)
         self._windows: dict[Topic, Window] = {}
-        self._loading: dict[Topic, Loading] = {}
+        self._loading: dict[Topic, SharedLoad] = {}
         self._sweeps = Periodic(SWEEP_SECONDS, self._sweep, "free and trim old ids", logger)
         self.count = 0
         """Ids that are remembered."""
@@ -111,12 +111,12 @@ class Deduplication:
         """Whether messages with ids can be published to the topic without waiting."""
         return topic in self._windows
 
-    def loader(self, topic: Topic) -> Loading:
+    def loader(self, topic: Topic) -> SharedLoad:
         """What makes the ids of a topic known. Where the topic leaves it to the broker, its window is set by this,
         durably. Raises a HeadraceError; the next call tries again."""
         loading = self._loading.get(topic)
         if loading is None:
-            loading = self._loading[topic] = Loading(partial(self._load, topic))
+            loading = self._loading[topic] = SharedLoad(partial(self._load, topic))
         return loading
 
     async def _load(self, topic: Topic) -> None:
@@ -211,7 +211,7 @@ class Deduplication:
         self, parts: Sequence[Part], waiting: Sequence[tuple[Partition, bytearray, int]], done: Done
     ) -> list[Stored]:
         """Append batches to partitions of one topic, each partition once, and give others to the timer, each with its
-        time: all or nothing, whatever the topic says of delays. The answers to those come behind those to these. As
+        time: all or nothing, whatever `delay` the topic has. The answers to those come behind those to these. As
         `publish`; the timer must be loaded. What is for later has no place in the topic before it is due, so a message
         that repeats it is answered without an offset."""
         window = self._window((parts[0] if parts else waiting[0])[0].topic)

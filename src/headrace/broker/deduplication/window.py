@@ -60,7 +60,7 @@ class Window:
         self.span_ms = span_ms
         self.log = log
         """Where its ids are written down; None for a topic that is in memory only, as they are then."""
-        # The topic's own id as the key: what is known of one topic's ids says nothing of another's.
+        # The topic's own id as the key: the hashes of one topic's ids mean nothing for another's.
         self.table = Table(topic.id.bytes)
         self.flights: dict[int, Flight] = {}
         """By the first of their entries; the oldest is the first."""

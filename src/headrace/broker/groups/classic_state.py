@@ -91,7 +91,7 @@ class ClassicState:
         return [(write_group_key(self.group_id), None)]
 
     def reads_topic(self, topic: str) -> bool:
-        """Whether a member subscribes to the topic; yes as well where that cannot be told."""
+        """Whether a member subscribes to the topic; also where its metadata cannot be read."""
         if self.protocol_type != CONSUMER:
             return False
         for member in self.roster:

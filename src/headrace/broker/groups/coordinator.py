@@ -6,7 +6,7 @@ made when a group first needs it and replayed, partition by partition, when one 
 assignment is stored.
 
 Members speak the classic protocol here; those of the consumer protocol in `consumer/consumer_coordinator.py`. Share
-groups and streams groups are left out: the door tells clients that ask for them.
+groups and streams groups are left out: the door refuses clients that ask for them.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class GroupCoordinator:
     def _take(
         self, commits: Sequence[Commit], problems: Sequence[Problem], expire_ms: int
     ) -> tuple[list[Problem], dict[TopicPartition, Committed]]:
-        """The answer to each commit, as far as it alone tells, and those that are to be stored."""
+        """The answer to each commit, as far as it alone decides it, and those that are to be stored."""
         now, longest = self.now_ms(), self._config.offset_metadata_max_bytes
         answers = []
         taken: dict[TopicPartition, Committed] = {}

@@ -22,7 +22,7 @@ from functools import partial
 
 import structlog
 
-from headrace.broker.groups.answering import tell
+from headrace.broker.groups.answers import answer_in_turns
 from headrace.broker.groups.classic_state import ClassicState, Host
 from headrace.broker.groups.deadline import Deadline
 from headrace.broker.groups.member import Member
@@ -219,7 +219,7 @@ class Group(ClassicState):
         # A leader that joins a stable group wants a new division, for instance because a topic has grown.
         again = changed or (self.state is State.STABLE and member.member_id == self.roster.leader)
         if self.state is not State.PREPARING and not again:
-            # The answer to its last join was lost: it is told once more.
+            # The answer to its last join was lost: it is sent once more.
             self._touch(member)
             answer.set_result(self._joined(member))
             return
@@ -345,7 +345,7 @@ class Group(ClassicState):
             answer, member.join = member.join, None
             if answer is not None:
                 answers.append((answer, self._joined(member)))
-        tell(self._host.loop, iter(answers))
+        answer_in_turns(self._host.loop, iter(answers))
 
     async def saved(self) -> Problem:
         """Wait until it is durable that the group is empty, if it is; whether that failed. While others stay, what
@@ -395,7 +395,7 @@ class Group(ClassicState):
             if answer is not None:
                 answers.append((answer, Synced(problem=problem) if problem else self._synced(member)))
                 self._touch(member)
-        tell(self._host.loop, iter(answers))
+        answer_in_turns(self._host.loop, iter(answers))
 
     def _synced(self, member: Member) -> Synced:
         return Synced(protocol_type=self.protocol_type, protocol_name=self.protocol_name, assignment=member.assignment)

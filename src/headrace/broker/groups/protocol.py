@@ -1,4 +1,4 @@
-"""What members of the classic protocol ask and are told, and the words that groups of all protocols share.
+"""Requests and answers of the classic protocol, and the terms that groups of all protocols share.
 
 The protocol is Kafka's, and so are the names and numbers of its refusals; doors of other protocols translate them.
 """
@@ -99,7 +99,7 @@ class JoinRequest:
     needs_known_id: bool = False
     """A dynamic member is first given an id and must come back with it."""
     may_skip_assignment: bool = False
-    """A static leader that returns can be told to leave the assignment as it is."""
+    """A static leader that returns can be asked to leave the assignment as it is."""
     reason: str = "not provided"
 
 

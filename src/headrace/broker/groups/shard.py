@@ -34,7 +34,7 @@ from headrace.broker.groups.group_codec import (
 )
 from headrace.broker.groups.offsets import GroupOffsets, TopicPartition
 from headrace.broker.groups.protocol import Problem
-from headrace.broker.loading import Loading
+from headrace.broker.loading import SharedLoad
 from headrace.broker.store import STEP_RECORDS, Change, StateTopic
 from headrace.errors import BatchTooLarge, HeadraceError
 from headrace.format import records as kernel
@@ -67,7 +67,7 @@ def shard_of(group_id: str, count: int) -> int:
 
 
 class Replayed:
-    """What a partition says, as far as it has been read."""
+    """The state in a partition, as far as it has been read."""
 
     def __init__(self) -> None:
         self.groups: dict[str, StoredGroup | StoredConsumerGroup] = {}
@@ -140,7 +140,7 @@ class Shard:
         self._log = log
         self._host = host
         self._consumers = consumers
-        self._loading = Loading(self._load)
+        self._loading = SharedLoad(self._load)
         # Records since the loop had its turn.
         self._step = 0
 
@@ -174,7 +174,7 @@ class Shard:
         """Put a group of the other protocol in the place of an empty one, whose offsets it keeps."""
         new.offsets = old.offsets
         self.groups[old.group_id] = new
-        # Where this is not written, the next record of the group still says of which protocol it is.
+        # Where this is not written, the next record of the group still shows its protocol.
         self.append(old.tombstones(), lambda _: None)
         old.kill()
 

@@ -25,7 +25,7 @@ from headrace.runtime import Runtime
 
 log = structlog.get_logger("headrace.groups")
 
-# A replay that takes longer goes on, but those who wait for it are told to come again.
+# A replay that takes longer goes on, but the requests that wait for it are refused for now.
 LOAD_SECONDS = 5.0
 TOPIC_CONFIG = {
     "cleanup.policy": "compact",

@@ -1,4 +1,4 @@
-"""The topics that a consumer says it reads.
+"""The topics that a consumer subscribes to.
 
 A member's metadata is opaque to the group, except that consumers all write it in one format (the consumer protocol),
 whose first field behind the version is the list of topics. Later versions only add fields behind it.

@@ -187,7 +187,7 @@ class CheckBack:
                 log.warning("rounds of checks could not be written down", messages=len(counted), error=str(error))
 
         try:
-            self._store.state.append([self._store.write(entries.checked(counted, now))], on_durable)
+            self._store.state.append([self._store.write(entries.write_checked(counted, now))], on_durable)
         except (HeadraceError, OSError) as error:
             on_durable(error)
 

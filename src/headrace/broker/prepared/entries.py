@@ -132,12 +132,12 @@ def parse_id(text: str) -> int:
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def prepared(message: Message, now: int) -> Row:
+def write_prepared(message: Message, now: int) -> Row:
     """The record of a new message."""
     return now, message.key, message.value, [_header(_described(message)), *message.headers]
 
 
-def moved(entry: Prepared, now: int) -> Row:
+def write_moved(entry: Prepared, now: int) -> Row:
     """The record of a message that was prepared earlier and stands further back in the log."""
     fields = _described(entry.message) | {
         "id": entry.number,
@@ -148,18 +148,18 @@ def moved(entry: Prepared, now: int) -> Row:
     return now, entry.message.key, entry.message.value, [_header(fields), *entry.message.headers]
 
 
-def decided(entry: Decided, now: int) -> Row:
+def write_decided(entry: Decided, now: int) -> Row:
     fields: dict[str, Any] = {"kind": entry.outcome, "id": entry.number, "by": entry.by}
     if entry.outcome is State.COMMITTED:
         fields |= {"topic": entry.topic, "partition": entry.partition, "offset": entry.offset}
     return now, None, None, [_header(fields)]
 
 
-def parked(number: int, now: int) -> Row:
+def write_parked(number: int, now: int) -> Row:
     return now, None, None, [_header({"kind": State.PARKED, "id": number})]
 
 
-def checked(checks: Iterable[tuple[int, int]], now: int) -> Row:
+def write_checked(checks: Iterable[tuple[int, int]], now: int) -> Row:
     return now, None, None, [_header({"kind": "checked", "checks": list(checks)})]
 
 

@@ -17,7 +17,7 @@ from heapq import nsmallest
 
 import structlog
 
-from headrace.broker.loading import Loading
+from headrace.broker.loading import SharedLoad
 from headrace.broker.prepared import entries
 from headrace.broker.prepared.check_back import ASKED_MAX, Check, CheckBack
 from headrace.broker.prepared.entries import NEVER, Decided, Message, Prepared, State
@@ -99,7 +99,7 @@ class PreparedMessages:
         self.trimmer = Trimmer(self._store, config)
         self.accepted = 0
         self._loaded = False
-        self._loading = Loading(self._load)
+        self._loading = SharedLoad(self._load)
         self._running: asyncio.Task[None] | None = None
         self._stopped = False
         # Messages on their way to the log.
@@ -194,7 +194,7 @@ class PreparedMessages:
         return self._store.id_of(await self._append(message))
 
     async def _append(self, message: Message) -> int:
-        write = self._store.write(entries.prepared(message, message.prepared_ms))
+        write = self._store.write(entries.write_prepared(message, message.prepared_ms))
         number = -1
 
         def then(error: Exception | None, place: int) -> None:

@@ -48,7 +48,7 @@ class Resolver:
                 target = writes[0].partition
                 # The next append to a partition gets its end for an offset, and that is this one.
                 decided = Decided(number, outcome, target.topic.name, target.index, target.end, by)
-            writes.append(self._store.write(entries.decided(decided, self._store.now())))
+            writes.append(self._store.write(entries.write_decided(decided, self._store.now())))
         except BaseException:
             self._release(entry)
             raise
@@ -72,7 +72,7 @@ class Resolver:
             self._store.table.park(entry)
             self.given_up += 1
 
-        await self._append(entry, [self._store.write(entries.parked(number, self._store.now()))], then)
+        await self._append(entry, [self._store.write(entries.write_parked(number, self._store.now()))], then)
 
     async def _claim(self, number: int) -> Pending | None:
         """The message, which is the caller's to decide until it is released; None where it is not undecided."""

@@ -85,7 +85,7 @@ class Trimmer:
             message = await store.message(entry)
             next_check = entry.next_check_ms if entry.next_check_ms != NEVER else 0
             now = Prepared(entry.number, message, entry.checks, next_check, entry.parked)
-            chosen.append((entry, entries.moved(now, store.now())))
+            chosen.append((entry, entries.write_moved(now, store.now())))
             size += entry.size
             if size >= MOVE_BYTES:
                 break

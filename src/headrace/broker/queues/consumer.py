@@ -1,7 +1,7 @@
 """One subscription to a queue: its credit, what it has in flight, and how it settles that.
 
 The credit is a ceiling on what may be in flight, as in NSQ: it is not used up. A delivery is named by lane, offset and
-attempt, so an answer that comes too late (the message timed out and went to another consumer) is told apart from a
+attempt, so an answer that comes too late (the message timed out and went to another consumer) is not taken for a
 right one.
 """
 

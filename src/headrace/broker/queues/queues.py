@@ -25,7 +25,7 @@ from headrace.broker.queues.state_writer import STEP_LANES, StateWriter
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.topics import Topics
 from headrace.broker.turns import Turns
-from headrace.broker.unpacking import Unpacking
+from headrace.broker.unpacking import Unpacker
 from headrace.errors import HeadraceError, InvalidPartitions, InvalidQueue, UnknownQueue, UnknownTopic
 from headrace.log.interface import EARLIEST, LATEST, Partition, Topic
 from headrace.log.local import LocalLog
@@ -53,7 +53,7 @@ class Queues:
         topics: Topics,
         deliveries: Deliveries,
         config: BrokerSettings,
-        unpacking: Unpacking,
+        unpacking: Unpacker,
     ) -> None:
         self.runtime = runtime
         self.unpacked_max = config.decompressed_max_bytes
@@ -166,7 +166,7 @@ class Queues:
     def _is_known(self, queue: Queue) -> bool:
         return self._queues.get(queue.topic.id, {}).get(queue.name) is queue
 
-    async def buried(self, dead_letter_topic: str, seconds: float) -> int:
+    async def await_burials(self, dead_letter_topic: str, seconds: float) -> int:
         """Wait, so long at most, for what is on its way to a dead-letter topic; how many messages still are."""
         queues = [queue for queue in self.all() if queue.dead_letter_topic == dead_letter_topic]
         try:
@@ -264,7 +264,7 @@ class Queues:
             self._queues.setdefault(topic.id, {})[name] = queue
         finally:
             del self._making[queue]
-        self._topics.tell(topic)
+        self._topics.notify(topic)
         return queue
 
     async def _open(self, queue: Queue) -> None:
@@ -334,7 +334,7 @@ class Queues:
         if PARKING in queue.lanes:
             self._spawn(self._topics.delete(parking_topic(queue.id), internal=True))
         if not queue.topic.deleted:
-            self._topics.tell(queue.topic)
+            self._topics.notify(queue.topic)
 
     def _existing(self, topic: str, name: str) -> Queue:
         queue = self.get(topic, name)

@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from headrace.broker.loading import Loading
+from headrace.broker.loading import SharedLoad
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.timer import wheel as kernel
 from headrace.broker.timer.bucket import Bucket, State
@@ -70,7 +70,7 @@ class Timer:
         self.loaded = False
         """Whether messages can be scheduled without waiting."""
         self.scheduled = 0
-        self._loading = Loading(self._load)
+        self._loading = SharedLoad(self._load)
         self._running: asyncio.Task[None] | None = None
         self._attending: set[asyncio.Task[None]] = set()
         self._opens_next = NEVER

@@ -13,7 +13,7 @@ from functools import partial
 import structlog
 
 from headrace.broker.groups.shard import shard_of
-from headrace.broker.loading import Loading
+from headrace.broker.loading import SharedLoad
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.store import StateTopic
 from headrace.broker.topics import Topics
@@ -62,7 +62,7 @@ class Store:
         self.loaded = False
         self._log = log
         self._state = StateTopic(runtime, log, topics, config, TOPIC, TOPIC_CONFIG, config.transactions_partitions)
-        self._loading = Loading(self._load)
+        self._loading = SharedLoad(self._load)
 
     async def load(self) -> None:
         """Read the topic unless that is done. Raises what the log raises; the next call then tries again."""

@@ -39,7 +39,7 @@ def dispatch(
     if api is None or not api.oldest <= version <= api.newest:
         if api is None or key != API_VERSIONS:
             raise Unanswerable(f"{api.name if api else 'API'} {key} version {version} is not answered here")
-        # A client newer than this broker: version 0 and error 35 tell it what to come back with.
+        # A client newer than this broker: it comes back with a version from the list that error 35 brings.
         frame = b""
         version = UNSUPPORTED
     else:

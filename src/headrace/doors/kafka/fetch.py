@@ -299,8 +299,8 @@ class FetchCall:
         for result in results:
             entry = result.entry
             # An error is in every reply; and once it is over, that is a change.
-            entry.told_high = -1 if result.error else result.high
-            entry.told_start = -1 if result.error else result.start
+            entry.sent_high = -1 if result.error else result.high
+            entry.sent_start = -1 if result.error else result.start
             if result.chunk is not None:
                 if session is not None:
                     session.rotate(entry)
@@ -393,6 +393,6 @@ def _is_news(result: Result) -> bool:
         result.chunk is not None
         or result.error
         or result.diverging is not None
-        or result.high != entry.told_high
-        or result.start != entry.told_start
+        or result.high != entry.sent_high
+        or result.start != entry.sent_start
     )

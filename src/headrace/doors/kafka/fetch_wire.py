@@ -165,7 +165,7 @@ def _read_partition(buffer: bytearray, at: int, end: int, version: int, key: byt
 
 
 def _read_tags(buffer: bytearray, at: int, end: int, request: Request) -> None:
-    """The request's own tagged fields: of these only the replica's number says anything here."""
+    """The request's own tagged fields: of these only the replica's number matters here."""
     count, at = read_varint(buffer, at, end)
     for _ in range(min(count, end - at)):
         tag, at = read_varint(buffer, at, end)

@@ -88,7 +88,7 @@ APIS: dict[int, Api] = {
     )
 }
 
-# What ApiVersions says where it differs from what is answered. Old librdkafka takes a missing Produce 0 for a broker
+# What is advertised where it differs from what is answered. Old librdkafka takes a missing Produce 0 for a broker
 # without compression, so Kafka 4 advertises it and refuses it, and so does this door.
 ADVERTISED_OLDEST: dict[int, int] = {PRODUCE: 0}
 

@@ -1,6 +1,6 @@
-"""Whether a Produce may be appended yet: what the `overflow` of its topics says, and how long its client can wait.
+"""Whether a Produce may be appended yet: what the `overflow` of its topics allows, and how long its client can wait.
 
-A client gives a request up after a time of its own, which the request tells, counted from when it was sent. So a
+A client gives a request up after a time of its own, which the request has, counted from when it was sent. So a
 request that waits for readers is answered well before that, with an error on which the client tries again. The ones
 that the client had sent behind it waited too, unseen: a request that comes up right after another has waited is taken
 for as old as the reply that may have made room for it in the client's pipeline.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SHARE_OF_TIMEOUT = 2 / 3
 # Requests that clients have on the way at once, unless they are configured otherwise.
 PIPELINE = 5
-# A request that comes up this long after another has waited was not in line behind it. Clients that were told to try
+# A request that comes up this long after another has waited was not in line behind it. Clients that were asked to try
 # again take at least twice as long.
 FRESH_SECONDS = 0.05
 

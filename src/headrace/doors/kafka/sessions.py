@@ -43,8 +43,8 @@ class FetchPartition:
         "leader_epoch",
         "max_bytes",
         "offset",
-        "told_high",
-        "told_start",
+        "sent_high",
+        "sent_start",
         "topic",
     )
 
@@ -58,11 +58,11 @@ class FetchPartition:
         self.leader_epoch = leader_epoch
         self.last_epoch = last_epoch
         self.topic: Topic | None = None
-        self.told_high = -1
-        self.told_start = -1
+        self.sent_high = -1
+        self.sent_start = -1
 
     def move(self, other: FetchPartition) -> None:
-        """Read on from where the request says."""
+        """Read on from the offset of a request."""
         self.offset = other.offset
         self.max_bytes = other.max_bytes
         self.leader_epoch = other.leader_epoch

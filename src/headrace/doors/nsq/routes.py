@@ -17,7 +17,7 @@ from headrace.errors import BatchTooLarge, HeadraceError, InvalidQueue, InvalidT
 
 JSON = "application/json; charset=utf-8"
 TEXT = "text/plain; charset=utf-8"
-# By this header clients tell the API's version from that before 1.0.
+# By this header clients know the API from that before 1.0.
 VERSION_HEADER = ("X-NSQ-Content-Type", "nsq; version=1.0")
 # What Go's parser of queries does not take.
 _MALFORMED = re.compile(r"%(?![0-9a-fA-F]{2})|;")

@@ -154,8 +154,8 @@ def read_epoch(raw: bytes) -> tuple[int, int]:
     """A group's epoch, and the fingerprint of its topics."""
     reader = _reader(raw)
     epoch = reader.int32()
-    told = reader.tagged().get(_FINGERPRINT_TAG, b"")
-    return epoch, INT64.unpack(told)[0] if len(told) == INT64.size else 0
+    fingerprint = reader.tagged().get(_FINGERPRINT_TAG, b"")
+    return epoch, INT64.unpack(fingerprint)[0] if len(fingerprint) == INT64.size else 0
 
 
 def read_target_epoch(raw: bytes) -> int:

@@ -2,7 +2,7 @@
 
 The group's epoch rises when members come, go or subscribe to something else, and when their topics change. The next
 heartbeat has the targets computed for the new epoch; each member then follows by its own heartbeats
-(`reconciliation.py`), and its epoch tells how far it is. Members wait only for partitions that others have yet to give
+(`reconciliation.py`), and its epoch shows how far it is. Members wait only for partitions that others have yet to give
 back.
 
 Everything here is plain, synchronous code. An answer waits for all that was written before it (`saved`), so no member
@@ -56,7 +56,7 @@ from headrace.log.interface import Topic
 log = structlog.get_logger("headrace.groups")
 
 # Targets of a large group take a while on the loop: where they took longer than this, they are next due so many times
-# as long after. Who comes before is told to wait, and a burst of members costs a share of the loop, not all of it.
+# as long after. A member that comes before waits, and a burst of members costs a share of the loop, not all of it.
 ASSIGNING_SECONDS = 0.02
 ASSIGNING_REST = 10
 # Each pattern is matched with each topic.
@@ -319,7 +319,7 @@ class ConsumerGroup:
         compile_pattern(pattern)
 
     def _hear(self, beat: Heartbeat, known: ConsumerMember | None, traits: Traits) -> ConsumerMember:
-        """Take up what a member says."""
+        """Take up what a heartbeat has of its member."""
         if known is None:
             log.info("member comes", group=self.group_id, member=beat.member_id)
             member = ConsumerMember(beat.member_id, traits, Position())

@@ -26,7 +26,7 @@ class Step(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What a member says about itself."""
+    """How a member describes itself."""
 
     instance_id: str | None = None
     rack_id: str | None = None

@@ -1,4 +1,4 @@
-"""The words of the consumer protocol: what a heartbeat says, what it is answered, and why it is refused.
+"""The heartbeat of the consumer protocol, and its answer.
 
 The protocol is Kafka's, and so are the sentences of its refusals: clients print them.
 """
@@ -18,7 +18,7 @@ LEAVING_FOR_A_WHILE = -2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """A member says what it wants and has. None, and a timeout of -1, mean: unchanged."""
+    """What a member wants and has. None, and a timeout of -1, mean: unchanged."""
 
     member_id: str
     epoch: int
@@ -34,7 +34,7 @@ class Heartbeat:
 
     @property
     def is_full(self) -> bool:
-        """Whether the member tells everything about itself, and wants to be told the same."""
+        """Whether the member describes all of itself, and wants all of its assignment."""
         subscribes = self.topics is not None or self.pattern is not None
         return self.epoch == JOINING or (self.rebalance_timeout_ms != -1 and subscribes and self.owned is not None)
 
@@ -49,4 +49,4 @@ class Answer:
     epoch: int = 0
     heartbeat_ms: int = 0
     assignment: Places | None = None
-    """None: as told before."""
+    """None: as in an earlier answer."""

@@ -24,7 +24,7 @@ def follow(
     taken: Callable[[UUID, int], bool],
 ) -> Position:
     """Where a member is after a heartbeat that names what it owns (None: as before). `reads` are the topics that it
-    subscribes to, of which the target may be behind; `taken` tells whether a member, be it this one, has a partition
+    subscribes to, of which the target may be behind; `taken` is whether a member, be it this one, has a partition
     or has yet to give it back."""
     unread = {topic: indexes for topic, indexes in position.assigned.items() if topic not in reads}
     if position.step is Step.STABLE and position.epoch == target_epoch and not unread:

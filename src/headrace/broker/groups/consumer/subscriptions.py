@@ -148,5 +148,5 @@ def _matching(pattern: str, names: Iterable[str]) -> frozenset[str]:
 def _fingerprint(sizes: Mapping[UUID, int]) -> int:
     if not sizes:
         return 0
-    told = b"".join(sorted(topic.bytes + INT32.pack(size) for topic, size in sizes.items()))
-    return int(INT64.unpack(hashlib.blake2b(told, digest_size=8).digest())[0])
+    catalogued = b"".join(sorted(topic.bytes + INT32.pack(size) for topic, size in sizes.items()))
+    return int(INT64.unpack(hashlib.blake2b(catalogued, digest_size=8).digest())[0])

@@ -1,4 +1,4 @@
-"""Errors of the routes under `/v1`: `{"error": CODE, "message": SENTENCE}` under a status that tells whose fault it is.
+"""Errors of the routes under `/v1`: `{"error": CODE, "message": SENTENCE}` under the status that fits.
 
 The code is for programs (an error class of `headrace.errors`, or one of this door's), the sentence for people.
 """

@@ -36,7 +36,7 @@ def _coordinator(call: Call, key_type: int) -> dict[str, Any]:
         }
     return {
         "error_code": ErrorCode.none,
-        # Kafka says this much up to version 3, and some clients print it.
+        # Kafka's own up to version 3, and some clients print it.
         "error_message": "NONE" if call.version < _SEVERAL_FROM else "",
         "node_id": call.broker.node_id,
         "host": call.listener_host,

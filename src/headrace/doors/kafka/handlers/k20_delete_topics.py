@@ -34,7 +34,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
 
 
 def _resolve(call: Call, name: str | None, topic_id: UUID | None) -> Any:
-    """What tells topics of a request apart: the topic itself where there is one, however it was called."""
+    """What a topic of a request is known by: the topic itself where there is one, however it was called."""
     if name is None and topic_id is not None:
         topic = call.broker.log.topics_by_id.get(topic_id)
         return topic_id if topic is None else topic.name

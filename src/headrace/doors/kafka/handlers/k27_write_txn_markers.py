@@ -1,6 +1,6 @@
 """WriteTxnMarkers (27), versions 1 to 2: end what a producer has open on these partitions.
 
-Kafka's coordinators tell the other brokers so; here the coordinator and the partitions are in one place, and the
+Kafka's coordinators send this to the other brokers; here the coordinator and the partitions are in one place, and the
 request comes only from an administrator who gets rid of a hanging transaction (`kafka-transactions.sh abort`).
 """
 

@@ -18,13 +18,13 @@ Answer = TypeVar("Answer")
 ANSWERS_A_TURN = 200
 
 
-def tell(loop: Loop, answers: Iterator[tuple[Future[Answer], Answer]]) -> None:
+def answer_in_turns(loop: Loop, answers: Iterator[tuple[Future[Answer], Answer]]) -> None:
     """Give each future its answer; the first of them now."""
-    told = 0
+    answered = 0
     for future, answer in islice(answers, ANSWERS_A_TURN):
-        told += 1
+        answered += 1
         # The waiting request may be gone.
         if not future.done():
             future.set_result(answer)
-    if told == ANSWERS_A_TURN:
-        loop.call_at(loop.time(), tell, loop, answers)
+    if answered == ANSWERS_A_TURN:
+        loop.call_at(loop.time(), answer_in_turns, loop, answers)
