@@ -144,7 +144,7 @@ async def test_a_topic_that_is_missing(served: Served):
 
 @pytest.mark.parametrize(
     ("given", "milliseconds"),
-    [("250ms", 250), ("0.25", 250), ("0.25s", 250), ("0.25001s", 251), ("0", 0), ("0ms", 0)],
+    [("600250ms", 600_250), ("600.25", 600_250), ("600.25s", 600_250), ("600.25001s", 600_251), ("0", 0), ("0ms", 0)],
 )
 async def test_delays(served: Served, given: str, milliseconds: int):
     topic = await served.topic("t")
@@ -160,6 +160,11 @@ async def test_delays(served: Served, given: str, milliseconds: int):
     _, listed = await served.ask("GET", "/v1/timers")
     assert [(each["id"], each["due_ms"]) for each in listed["timers"]] == [(said["timer"], said["deliver_at"])]
     assert stored(topic) == []
+
+
+async def test_a_delayed_message_is_stored_when_it_is_due(served: Served):
+    topic = await served.topic("t")
+    _, said = await served.ask("POST", "/topics/t?key=k&delay=250ms&header.a=b", b"later")
     await until(lambda: stored(topic) == [(0, b"k", b"later", [("a", b"b")])])
     assert served.broker.runtime.clock.now_ms() >= said["deliver_at"]
 
