@@ -43,10 +43,10 @@ def command(
         import headrace.sdk  # noqa: F401
     except ImportError as error:
         raise HeadraceError(f"the demo needs the framework: pip install 'headrace[sdk]' ({error})") from None
-    demo(names, prepared(to), scale, durability)
+    demo(names, prepare(to), scale, durability)
 
 
-def prepared(folder: Path) -> Path:
+def prepare(folder: Path) -> Path:
     """An empty folder; one that an earlier demo made is emptied."""
     if folder.exists():
         if not (folder / MARK).exists() and (not folder.is_dir() or any(folder.iterdir())):

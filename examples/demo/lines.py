@@ -96,7 +96,7 @@ async def play(stage: Stage) -> Report:
     report.figure("errors", finished.errors)
     report.figure("broken lines kept aside", finished.broken)
     report.check("every line read", total, finished.rows)
-    report.check("every window, service and level as sent", counted, _found(finished.to / "windows"))
+    report.check("every window, service and level as sent", counted, _read_windows(finished.to / "windows"))
     report.check("broken lines counted", broken, finished.broken)
     report.check("nothing late", 0, finished.late)
     report.check("results in a topic", finished.windows, await _records(stage.kafka))
@@ -150,7 +150,7 @@ def _draw(done: Logs, path: Path) -> None:
     plot(done, path)
 
 
-def _found(folder: Path) -> Counted:
+def _read_windows(folder: Path) -> Counted:
     """What Spark counted."""
     import pyarrow.parquet as pq
 

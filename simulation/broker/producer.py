@@ -123,7 +123,7 @@ class Producer:
             elif not self._flights:
                 return
             if sending:
-                await connection.drained()
+                await connection.wait_drained()
                 self._send(connection, sending, acks)
             while self._flights and (len(self._flights) >= window or not sending or rng.random() < 0.2):
                 await self._land()

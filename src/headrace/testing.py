@@ -48,16 +48,16 @@ def headrace_broker(request: pytest.FixtureRequest, headrace_settings: dict[str,
     for marker in request.node.iter_markers("headrace"):
         # The nearest marker comes first, and wins.
         marked = {**marker.kwargs, **marked}
-    yield from _running({**headrace_settings, **marked})
+    yield from _run_broker({**headrace_settings, **marked})
 
 
 @pytest.fixture(scope="session")
 def headrace_session_broker(headrace_session_settings: dict[str, Any]) -> Iterator[Broker]:
     """A broker that all tests of the run share: name topics and groups apart."""
-    yield from _running(headrace_session_settings)
+    yield from _run_broker(headrace_session_settings)
 
 
-def _running(settings: dict[str, Any]) -> Iterator[Broker]:
+def _run_broker(settings: dict[str, Any]) -> Iterator[Broker]:
     # Imported here: the plugin is loaded in every run of pytest where the package is installed.
     from headrace.embedded import Broker
 

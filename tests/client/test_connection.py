@@ -78,7 +78,7 @@ async def test_a_broken_connection_fails_what_is_in_flight() -> None:
     with pytest.raises(ConnectionLost):
         await connection.send(3, 9, (), bytes)
     with pytest.raises(ConnectionLost):
-        await connection.drained()
+        await connection.wait_drained()
     server.close()
 
 

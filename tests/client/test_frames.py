@@ -33,7 +33,7 @@ def receive(frames: LargeFrames, content: bytes, pieces: int = 3) -> memoryview:
         at = len(content) - frames.left
         count = min(frames.left, first + 1)
         frames.rest[:count] = content[at : at + count]
-        frame = frames.filled(count)
+        frame = frames.fill(count)
     assert frames.left == 0
     return frame
 
@@ -77,10 +77,10 @@ def test_the_loop_wakes_when_much_is_there(monkeypatch: pytest.MonkeyPatch) -> N
     frames = LargeFrames()
     frames.arrive_by(watched)  # type: ignore[arg-type]
     frames.begin(3 * WAKE_BYTES, memoryview(bytes(10)))
-    frames.filled(WAKE_BYTES)
-    frames.filled(WAKE_BYTES + 100)
-    frames.filled(frames.left - 1)
-    frames.filled(1)
+    frames.fill(WAKE_BYTES)
+    frames.fill(WAKE_BYTES + 100)
+    frames.fill(frames.left - 1)
+    frames.fill(1)
     # Never more than is missing: nothing would come behind it.
     assert watched.told == [WAKE_BYTES, WAKE_BYTES - 110, 1]
 

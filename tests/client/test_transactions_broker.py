@@ -375,15 +375,15 @@ async def test_transactions_from_outside(client: Client, generation: str) -> Non
     assert (described.state, described.partitions) == ("Ongoing", ((topic, 1),))
     assert (described.producer_id, described.epoch) == producer.identity
     assert abs(described.started - time.time() * 1000) < 60_000
-    assert name in [each.transactional_id for each in await admin.listing(states=["Ongoing"])]
-    assert name not in [each.transactional_id for each in await admin.listing(states=["Empty"])]
-    [listed] = await admin.listing(producer_ids=[producer.identity[0]])
+    assert name in [each.transactional_id for each in await admin.list_all(states=["Ongoing"])]
+    assert name not in [each.transactional_id for each in await admin.list_all(states=["Empty"])]
+    [listed] = await admin.list_all(producer_ids=[producer.identity[0]])
     assert (listed.transactional_id, listed.state) == (name, "Ongoing")
-    assert await admin.listing(states=["Ongoing"], longer_than_ms=3_600_000) == []
+    assert await admin.list_all(states=["Ongoing"], longer_than_ms=3_600_000) == []
     [active] = await admin.producers([(topic, 0), (topic, 1)])
     assert (active.partition, active.producer_id, active.epoch) == (1, *producer.identity)
     assert (active.first_offset, active.last_sequence) == (0, 0)
-    assert await admin.hanging([(topic, 0), (topic, 1)], 0, described.started + 3_600_000) == []
+    assert await admin.find_hanging([(topic, 0), (topic, 1)], 0, described.started + 3_600_000) == []
     await admin.abort(name)
     await decided(client, topic, 2)
     [active] = await admin.producers([(topic, 0), (topic, 1)])
@@ -393,7 +393,7 @@ async def test_transactions_from_outside(client: Client, generation: str) -> Non
     await producer.close()
     assert await read(client, topic, 2) == []
     with pytest.raises(ClientError, match="Sleeping"):
-        await admin.listing(states=["Sleeping"])
+        await admin.list_all(states=["Sleeping"])
 
 
 async def test_many_producers_at_once(client: Client, generation: str) -> None:

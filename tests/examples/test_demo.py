@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from examples.demo import demo, prepared, questions, stage, tickets
+from examples.demo import demo, prepare, questions, stage, tickets
 from headrace.cli.app import tree
 from headrace.cli.demo import find_demo
 from headrace.errors import HeadraceError
 
 
 def test_all_checks_hold(tmp_path: Path) -> None:
-    demo(["questions", "push", "tickets"], prepared(tmp_path / "demo"), 0.05, "async")
+    demo(["questions", "push", "tickets"], prepare(tmp_path / "demo"), 0.05, "async")
     reports = json.loads((tmp_path / "demo" / "report.json").read_text())
     assert [len(report["checks"]) for report in reports] == [5, 3, 7]
     assert all(check["holds"] for report in reports for check in report["checks"])
@@ -31,7 +31,7 @@ def test_an_event_that_is_lost_is_seen(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(questions.Reader, "note", forgetful)
     monkeypatch.setattr(stage, "STALLED_SECONDS", 1.0)
     with pytest.raises(HeadraceError, match=r"4 of the numbers are wrong: .*qa.audit: every event once, in order"):
-        demo(["questions"], prepared(tmp_path / "demo"), 0.01, "async")
+        demo(["questions"], prepare(tmp_path / "demo"), 0.01, "async")
 
 
 def test_an_order_that_is_not_cancelled_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,17 +50,17 @@ def test_an_order_that_is_not_cancelled_is_seen(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(tickets, "PAY_SECONDS", 1.0)
     monkeypatch.setattr(tickets.Office, "__init__", forgetful)
     with pytest.raises(HeadraceError, match="1 of the numbers are wrong: Train tickets: exactly those cancelled"):
-        demo(["tickets"], prepared(tmp_path / "demo"), 0.01, "async")
+        demo(["tickets"], prepare(tmp_path / "demo"), 0.01, "async")
 
 
 def test_only_its_own_folder_is_emptied(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter").write_text("dear")
     with pytest.raises(HeadraceError, match="choose another with --to"):
-        prepared(tmp_path / "mine")
-    made = prepared(tmp_path / "demo")
+        prepare(tmp_path / "mine")
+    made = prepare(tmp_path / "demo")
     (made / "old").touch()
-    assert [each.name for each in prepared(made).iterdir()] == [".headrace-demo"]
+    assert [each.name for each in prepare(made).iterdir()] == [".headrace-demo"]
 
 
 def test_an_unknown_scenario_is_refused() -> None:

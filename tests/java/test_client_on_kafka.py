@@ -53,12 +53,12 @@ async def test_a_transaction_that_hangs(client: Client, monkeypatch: pytest.Monk
     places = [(topic, 0), (topic, 1)]
     assert b"behind" not in await read(client, topic, 2)
     now = time.time_ns() // 1_000_000
-    assert await client.transactions.hanging(places, 3_600_000, now) == []
-    [found] = await client.transactions.hanging(places, 0, now + 1000)
+    assert await client.transactions.find_hanging(places, 3_600_000, now) == []
+    [found] = await client.transactions.find_hanging(places, 0, now + 1000)
     assert (found.topic, found.partition, found.first_offset) == (topic, 1, 0)
     assert found.producer_id == producer.identity[0]
     await client.transactions.abort_hanging(found)
-    assert await client.transactions.hanging(places, 0, now + 1000) == []
+    assert await client.transactions.find_hanging(places, 0, now + 1000) == []
     stable = await client.admin.list_offsets({(topic, 1): LATEST}, committed=True)
     assert stable[topic, 1].offset == 3
     assert sorted(await read(client, topic, 2), key=str) == [b"behind", b"v"]

@@ -63,7 +63,7 @@ def test_a_driver_that_is_killed_neither_loses_nor_repeats(
             tmp_path, "tests.pipeline.dying_driver", topics.address, source, sink, str(tmp_path), where
         )  # fmt: skip
         assert died == -signal.SIGKILL, said
-        listed = topics.ask(lambda client: client.transactions.listing(states=["Ongoing"]))
+        listed = topics.ask(lambda client: client.transactions.list_all(states=["Ongoing"]))
         assert len(listed) == left, (where, listed)
         assert list(out.rglob("_headrace/staging/*/*.parquet")), "the tasks had written nothing"
         assert len(list(out.rglob("_headrace/commits/*.json"))) == commits

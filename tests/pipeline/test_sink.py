@@ -31,7 +31,7 @@ def contents(topics: Topics, topic: str) -> list[Any]:
             await consumer.assign(dict.fromkeys(partitions, EARLIEST))
             ends = await consumer.end_offsets()
             # Whatever is open would keep readers waiting.
-            assert not await client.transactions.listing(states=["Ongoing"])
+            assert not await client.transactions.list_all(states=["Ongoing"])
             return [record async for record in consumer.records(ends)]
 
     return topics.ask(read)
@@ -134,7 +134,7 @@ def test_a_driver_that_is_killed_amid_its_commits(spark: SparkSession, topics: T
         topics.fill(source, (b"%d" % number for number in range(partition, 200, 2)), partition=partition)
     died, said = run(tmp_path, "tests.pipeline.dying_driver", topics.address, source, sink, str(tmp_path), AMID)
     assert died == -signal.SIGKILL, said
-    [left] = topics.ask(lambda client: client.transactions.listing(states=["Ongoing"]))
+    [left] = topics.ask(lambda client: client.transactions.list_all(states=["Ongoing"]))
     assert left.transactional_id.startswith(f"{sink}-pour-")
     topics.fill(source, [b"200"])
     pour(spark, topics, source, sink, tmp_path / "checkpoint")

@@ -72,7 +72,7 @@ class Stream:
         self.commit(standing, batch, self.tasks(batch, attempt))
 
     def open(self) -> list[str]:
-        listed = self.topics.ask(lambda client: client.transactions.listing(states=["Ongoing"]))
+        listed = self.topics.ask(lambda client: client.transactions.list_all(states=["Ongoing"]))
         return [each.transactional_id for each in listed if each.transactional_id.startswith(self.application)]
 
     def values(self) -> list[int]:

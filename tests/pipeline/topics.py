@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 async def decided(client: Client) -> None:
     """Wait until readers know of all that was committed: Apache Kafka answers a commit before the partitions do."""
-    while await client.transactions.listing(states=["PrepareCommit", "PrepareAbort"]):
+    while await client.transactions.list_all(states=["PrepareCommit", "PrepareAbort"]):
         await asyncio.sleep(0.01)
 
 

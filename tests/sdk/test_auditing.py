@@ -103,7 +103,7 @@ class Line:
 
 def send(audit: Audit, topic: str = "t", *, well: bool = True) -> None:
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    audit.watch(audit.stamped(Outgoing(topic, b"")), done)
+    audit.watch(audit.stamp(Outgoing(topic, b"")), done)
     if well:
         done.set_result(None)
     else:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.sdk.batch_runner import BatchRunner
-from headrace.sdk.fetched_batch import FetchedBatch, FetchedMessages, joined, overlap
+from headrace.sdk.fetched_batch import FetchedBatch, FetchedMessages, join_parts, overlap
 from headrace.sdk.message import Message
 from headrace.sdk.puller import Puller, Track
 
@@ -102,13 +102,13 @@ async def test_one_by_one_it_moves_one_by_one(puller: Puller) -> None:
 
 
 async def test_joined_lots_stay_whole_and_others_do_not(puller: Puller) -> None:
-    both = joined([lot(puller, (0, 1), (1, 1)), lot(puller, (0, 2))])
+    both = join_parts([lot(puller, (0, 1), (1, 1)), lot(puller, (0, 2))])
     assert isinstance(both, FetchedBatch)
     assert both.whole
     assert len(both) == 3
     both.ack()
     assert moved(puller) == {0: 3, 1: 2}
-    apart = joined([lot(puller, (0, 3), (0, 4)), [Single(puller, Raw((0, 5)), puller.begin(0, 5))]])
+    apart = join_parts([lot(puller, (0, 3), (0, 4)), [Single(puller, Raw((0, 5)), puller.begin(0, 5))]])
     assert not isinstance(apart, FetchedBatch)
     for delivery in apart:
         delivery.ack()

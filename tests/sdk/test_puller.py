@@ -11,7 +11,7 @@ from tests.sdk.in_memory import InMemory, Receiver, app, wire
 from tests.waiting import until
 
 from headrace.sdk import Message, consumer_thread, puller
-from headrace.sdk.fetched_batch import FetchedBatch, joined
+from headrace.sdk.fetched_batch import FetchedBatch, join_parts
 from headrace.sdk.puller import Puller
 from headrace.sdk.transport import ConsumerConfig, Deliver
 
@@ -118,7 +118,7 @@ async def test_more_comes_in_time_and_never_more_than_may_be_unsettled(monkeypat
         await until(lambda: pulled.puller._paused)
         assert pulled.puller._fetched == 1_800
         await until(lambda: pulled.fetched == 1_800)
-        all_of_it = joined(list(pulled.lots))
+        all_of_it = join_parts(list(pulled.lots))
         assert isinstance(all_of_it, FetchedBatch)
         pulled.waiting = 0
         all_of_it.ack()

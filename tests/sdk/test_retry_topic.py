@@ -194,7 +194,7 @@ async def test_a_partition_stops_at_the_first_that_is_not_due(monkeypatch: pytes
     assert consumed() == [(2, 2), (2, 3)]
     # A partition that was taken away begins anew, wherever that is.
     places = [TopicPartition("orders.shop.retry", 6)]
-    pulling._revoked(cast(Consumer, log), places)
+    pulling._on_revoked(cast(Consumer, log), places)
     now = 5_000.0
     log.next[6] = 0
     log.paused.discard(6)

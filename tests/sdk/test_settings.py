@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.sdk.settings import MEANINGS, BadSetting, check, parse, shown
+from headrace.sdk.settings import MEANINGS, BadSetting, check, format_value, parse
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from headrace.sdk.settings import MEANINGS, BadSetting, check, parse, shown
 def test_values_as_they_are_typed(name: str, text: str, value: Any) -> None:
     assert parse(name, text) == value
     assert check(name, list(value) if isinstance(value, tuple) else value) == value
-    assert parse(name, shown(value)) == value
+    assert parse(name, format_value(value)) == value
 
 
 @pytest.mark.parametrize(

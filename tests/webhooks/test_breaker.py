@@ -28,33 +28,33 @@ def failing(message: str) -> Failure:
 async def test_out_of_reach():
     breaker = Breaker()
     for _ in range(2):
-        assert not breaker.failed(down(), Entry.FREE)
+        assert not breaker.record_failure(down(), Entry.FREE)
         assert await breaker.enter(0) is Entry.FREE
-    assert breaker.failed(down(), Entry.FREE)
+    assert breaker.record_failure(down(), Entry.FREE)
     assert breaker.open
-    assert not breaker.failed(down(), Entry.FREE)
+    assert not breaker.record_failure(down(), Entry.FREE)
 
 
 async def test_a_success_between():
     breaker = Breaker()
     for _ in range(10):
-        breaker.failed(down(), Entry.FREE)
-        breaker.failed(failing("b"), Entry.FREE)
-        assert not breaker.succeeded()
+        breaker.record_failure(down(), Entry.FREE)
+        breaker.record_failure(failing("b"), Entry.FREE)
+        assert not breaker.record_success()
     assert not breaker.open
 
 
 async def test_one_message_that_cannot_be_digested_is_no_reason_to_wait():
     breaker = Breaker()
     for number in range(20):
-        assert not breaker.failed(failing("ab"[number % 2]), Entry.FREE)
-    assert breaker.failed(failing("c"), Entry.FREE)
+        assert not breaker.record_failure(failing("ab"[number % 2]), Entry.FREE)
+    assert breaker.record_failure(failing("c"), Entry.FREE)
 
 
 async def test_they_try_in_turn_and_the_first_success_lets_all_through():
     breaker = Breaker()
     for _ in range(3):
-        breaker.failed(down(), Entry.FREE)
+        breaker.record_failure(down(), Entry.FREE)
     loop = asyncio.get_running_loop()
     began = loop.time()
     order: list[int] = []
@@ -65,10 +65,10 @@ async def test_they_try_in_turn_and_the_first_success_lets_all_through():
             order.append(number)
             await asyncio.sleep(0.001)
             if len(order) < 5:
-                breaker.failed(down(), entry)
+                breaker.record_failure(down(), entry)
                 pauses.append(breaker.remaining)
             else:
-                breaker.succeeded()
+                breaker.record_success()
         assert entry is Entry.FREE
 
     await asyncio.wait_for(asyncio.gather(*(wait(number) for number in range(3))), 20)
@@ -81,10 +81,10 @@ async def test_they_try_in_turn_and_the_first_success_lets_all_through():
 
 async def test_what_the_endpoint_asks_for_is_kept():
     breaker = Breaker()
-    assert breaker.failed(down(pause=0.4), Entry.FREE)
+    assert breaker.record_failure(down(pause=0.4), Entry.FREE)
     began = asyncio.get_running_loop().time()
     # A shorter config of another does not make it earlier.
-    breaker.failed(down(pause=0.1), Entry.FREE)
+    breaker.record_failure(down(pause=0.1), Entry.FREE)
     assert breaker.remaining <= 0.4
     assert await breaker.enter(5) is Entry.PROBE
     assert asyncio.get_running_loop().time() - began > 0.39
@@ -92,7 +92,7 @@ async def test_what_the_endpoint_asks_for_is_kept():
 
 async def test_patience_and_the_end():
     breaker = Breaker()
-    breaker.failed(down(pause=60), Entry.FREE)
+    breaker.record_failure(down(pause=60), Entry.FREE)
     assert await breaker.enter(0.01) is Entry.NO
     assert 59 < breaker.remaining <= 60
     waiting = asyncio.create_task(breaker.enter(60))
@@ -104,13 +104,13 @@ async def test_patience_and_the_end():
 
 async def test_who_tries_and_goes_leaves_it_to_the_next():
     breaker = Breaker()
-    breaker.failed(down(pause=0.0), Entry.FREE)
+    breaker.record_failure(down(pause=0.0), Entry.FREE)
     first = await breaker.enter(5)
     assert first is Entry.PROBE
     second = asyncio.create_task(breaker.enter(5))
     await asyncio.sleep(0.02)
     assert not second.done()
-    breaker.abandoned(first)
+    breaker.abandon(first)
     assert await second is Entry.PROBE
 
 
@@ -122,7 +122,7 @@ def let_both_be_due(breaker: Breaker) -> None:
 def opened() -> Breaker:
     breaker = Breaker()
     for _ in range(3):
-        breaker.failed(down(), Entry.FREE)
+        breaker.record_failure(down(), Entry.FREE)
     return breaker
 
 
@@ -132,7 +132,7 @@ async def test_who_is_let_in_as_its_patience_ends_tries():
     await asyncio.sleep(0)
     let_both_be_due(breaker)
     assert await waiting is Entry.PROBE
-    breaker.failed(down(), Entry.PROBE)
+    breaker.record_failure(down(), Entry.PROBE)
     assert await breaker.enter(10) is Entry.PROBE
 
 
@@ -151,10 +151,10 @@ async def test_it_opens_at_its_bounds_and_not_before() -> None:
     """By failures in a row, of several messages, or by an endpoint that could not be reached so often."""
     broken, away = Breaker(), Breaker()
     for number in range(module.FAILING_FAILURES - 1):
-        assert not broken.failed(failing(str(number)), Entry.FREE)
-    assert broken.failed(failing("last"), Entry.FREE)
+        assert not broken.record_failure(failing(str(number)), Entry.FREE)
+    assert broken.record_failure(failing("last"), Entry.FREE)
     for _ in range(module.DOWN_FAILURES - 1):
-        assert not away.failed(down(), Entry.FREE)
-    assert away.failed(down(), Entry.FREE)
+        assert not away.record_failure(down(), Entry.FREE)
+    assert away.record_failure(down(), Entry.FREE)
     broken.stop()
     away.stop()

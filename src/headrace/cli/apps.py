@@ -42,7 +42,7 @@ async def _read(client: Client) -> Registry:
     return registry
 
 
-def _known(directory: Directory, name: str) -> Registration:
+def _find_app(directory: Directory, name: str) -> Registration:
     found = directory.apps.get(name)
     if found is None:
         there = ", ".join(sorted(directory.apps)) or "none"
@@ -104,7 +104,7 @@ async def show(client: Client, as_json: bool, name: Name) -> None:
     registry = await _read(client)
     await registry.close()
     directory = registry.directory
-    found = _describe(directory, _known(directory, name))
+    found = _describe(directory, _find_app(directory, name))
     if as_json:
         print_json(found)
     else:
@@ -204,13 +204,13 @@ def _print(found: Mapping[str, Any]) -> None:
 
 
 def _print_values(settings: Mapping[str, Mapping[str, Any]]) -> None:
-    from headrace.sdk.settings import shown
+    from headrace.sdk.settings import format_value
 
     rows = [
         {
             "setting": name,
-            "code": shown(each["code"]),
-            "live": shown(each["live"]) if "live" in each else None,
+            "code": format_value(each["code"]),
+            "live": format_value(each["live"]) if "live" in each else None,
             "by": f"{each['by']}, {_moment(each['at_ms'])}" if "live" in each else None,
         }
         for name, each in settings.items()
@@ -261,9 +261,9 @@ async def set_settings(
     """Changes settings of a running application: workers, rate, pause, attempts, ladder, credit, log_level, ..."""
     registry = await _read(client)
     directory = registry.directory
-    registered = _known(directory, name)
+    registered = _find_app(directory, name)
     scope = _scope(registered.subscriptions, subscription) if subscription else ""
-    wanted = _wanted(assignments(settings or (), "setting"), scope)
+    wanted = _parse_settings(assignments(settings or (), "setting"), scope)
     there = directory.settings.get(name, {})
     if reset:
         wanted = {place: None for place in there if not scope or place[0] == scope} | wanted
@@ -317,7 +317,7 @@ def _scope(subscriptions: Iterable[SubscriptionEntry], wanted: str) -> str:
     return found[0]
 
 
-def _wanted(texts: Mapping[str, str], scope: str) -> dict[tuple[str, str], Any]:
+def _parse_settings(texts: Mapping[str, str], scope: str) -> dict[tuple[str, str], Any]:
     """The records to write, by subscription and setting; None deletes one."""
     from headrace.sdk.registry import Setting
     from headrace.sdk.settings import MEANINGS, WHOLE, BadSetting, parse
@@ -373,7 +373,7 @@ async def forget(client: Client, name: Name, yes: Yes = False) -> None:
     directory = registry.directory
     keys = list(directory.keys(name))
     if not keys:
-        _known(directory, name)
+        _find_app(directory, name)
     alive, _ = _instances(directory, name)
     if alive:
         where = ", ".join(f"{each.host}:{each.pid}" for each in alive)

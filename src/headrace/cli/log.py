@@ -78,7 +78,7 @@ def lock_directory(directory: Path) -> Iterator[Disk]:
 
 
 @contextmanager
-def _tracking() -> Iterator[repair_log.Track]:
+def _track_partitions() -> Iterator[repair_log.Track]:
     """A function that shows on a terminal how many of its partitions are done."""
     with progress() as begin:
 
@@ -113,7 +113,7 @@ def verify(directory: Directory, as_json: Json = False) -> None:
         # A partition has no folder before its first batch is stored.
         there = {folder for _, _, folder in partitions_of(disk)}
         folders = sorted(there | {folder for folder, expected in known.items() if expected.start < expected.point})
-        with _tracking() as track:
+        with _track_partitions() as track:
             for folder in track(folders):
                 for finding in verify_log.verify(disk, folder, known.get(folder)):
                     note(finding)
@@ -151,8 +151,8 @@ def repair(
         except CheckpointDamaged:
             found = None
         if found is None:
-            found, rows = _rebuilt(disk)
-        with _tracking() as track:
+            found, rows = _rebuild_checkpoint(disk)
+        with _track_partitions() as track:
             try:
                 looked = repair_log.look(disk, found, partitions or (), track)
             except LookupError as error:
@@ -172,7 +172,7 @@ def repair(
                 done = repair_log.Repaired([*rows, *lost, *repaired.rows], [*asides, *repaired.asides])
         kept = repair_log.kept_journals(disk)
     if as_json or done.rows:
-        show([_repaired(row) for row in done.rows], as_json, COLUMNS)
+        show([_repair_row(row) for row in done.rows], as_json, COLUMNS)
     if done.rows and not accept_loss:
         raise HeadraceError("nothing was changed. Use --accept-loss to repair, or restore the missing files.")
     if as_json:
@@ -187,7 +187,7 @@ def repair(
         print(f"no partition needs {', '.join(kept)} any more. You may delete it.")
 
 
-def _rebuilt(disk: Disk) -> tuple[Checkpoint, list[Row]]:
+def _rebuild_checkpoint(disk: Disk) -> tuple[Checkpoint, list[Row]]:
     """A checkpoint to replace one that is damaged or missing."""
 
     def keep_everything() -> tuple[dict[str, str], TopicSettings]:
@@ -203,7 +203,7 @@ def _rebuilt(disk: Disk) -> tuple[Checkpoint, list[Row]]:
     return found, [Row(checkpoint.PATH, what), *rows]
 
 
-def _repaired(row: Row) -> dict[str, Any]:
+def _repair_row(row: Row) -> dict[str, Any]:
     offsets = f"{row.first}-{row.last}" if row.first < row.last else str(row.first)
     return {
         "partition": row.folder,

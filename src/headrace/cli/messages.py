@@ -56,7 +56,7 @@ class Parser:
             raise HeadraceError("--key-separator must not be empty. Give the text between key and value.")
         self._form = form
         self._given = key_separator
-        self._separator = None if key_separator is None else _unescaped(key_separator)
+        self._separator = None if key_separator is None else _unescape(key_separator)
         # Pieces of what is not whole yet; joined once, so that a long line costs no more than its length.
         self._rest: list[bytes] = []
         self._rest_bytes = 0
@@ -109,7 +109,7 @@ def format_record(
         return value or b""
     if form is Form.TEXT:
         line = (value or b"") + b"\n"
-        return line if key_separator is None else (key or b"") + _unescaped(key_separator) + line
+        return line if key_separator is None else (key or b"") + _unescape(key_separator) + line
     entry: dict[str, Any] = {"topic": topic, "partition": partition, "offset": offset, "timestamp": timestamp}
     if 0 <= timestamp < 253_402_300_800_000:
         entry["time"] = datetime.fromtimestamp(timestamp / 1000, UTC).isoformat(timespec="milliseconds")
@@ -134,7 +134,7 @@ def parse_header(text: str) -> tuple[str, bytes]:
     return name.encode().decode(), os.fsencode(value)
 
 
-def _unescaped(separator: str) -> bytes:
+def _unescape(separator: str) -> bytes:
     """The separator with \\t and \\0 as the characters that they stand for, since shells make those hard to type."""
     return separator.encode().replace(b"\\t", b"\t").replace(b"\\0", b"\0")
 

@@ -39,7 +39,7 @@ async def list_transactions(
     """Lists the transactional ids."""
     age = -1 if older_than is None else parse_duration(older_than)
     wanted = states or (() if older_than is None else OPEN_STATES)
-    rows = [asdict(each) for each in await client.transactions.listing(states=wanted, longer_than_ms=age)]
+    rows = [asdict(each) for each in await client.transactions.list_all(states=wanted, longer_than_ms=age)]
     show(rows, as_json, {"transactional id": "transactional_id", "state": "state", "producer": "producer_id"})
 
 
@@ -106,7 +106,7 @@ async def hanging(
     wanted: list[Partition] = []
     for name in dict.fromkeys(topics) or [each.name for each in await client.cluster.topics()]:
         wanted += await partitions_of(client, name, None)
-    found = await client.transactions.hanging(wanted, age, time.time_ns() // 1_000_000)
+    found = await client.transactions.find_hanging(wanted, age, time.time_ns() // 1_000_000)
     rows = [_row(each) for each in found]
     columns = {"topic": "topic", "partition": "partition", "offset": "offset", "producer": "producer_id"}
     show(rows, as_json, {**columns, "epoch": "epoch", "silent for": "silent"})

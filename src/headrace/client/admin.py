@@ -124,7 +124,7 @@ class Admin:
                 await self._cluster.leader(name, each.index)
             return state
 
-        return await self._cluster.retrying(appeared, topics=[name])
+        return await self._cluster.retry(appeared, topics=[name])
 
     async def ensure_topic(self, name: str, partitions: int = -1, config: Mapping[str, str] | None = None) -> None:
         """Create a topic unless it exists, whatever its settings are then."""
@@ -195,7 +195,8 @@ class Admin:
         async def ask(connection: Connection, partitions: list[Partition]) -> None:
             connection.require(lookups.LIST_OFFSETS, lookups.LIST_OFFSETS_VERSION)
             topics = {
-                topic: [(each[1], wanted[each]) for each in of_topic] for topic, of_topic in grouped(partitions).items()
+                topic: [(each[1], wanted[each]) for each in of_topic]
+                for topic, of_topic in group_by_topic(partitions).items()
             }
             answer = await connection.send(
                 lookups.LIST_OFFSETS,
@@ -360,13 +361,13 @@ class Admin:
             check(reply.error_code, "a producer id")
             return int(reply.producer_id), int(reply.producer_epoch)
 
-        return await self._cluster.retrying(attempt)
+        return await self._cluster.retry(attempt)
 
     def _ms(self) -> int:
         return int(self._cluster.timeout * 1000)
 
 
-def grouped(partitions: Iterable[Partition]) -> dict[str, list[Partition]]:
+def group_by_topic(partitions: Iterable[Partition]) -> dict[str, list[Partition]]:
     """Partitions by topic."""
     found: dict[str, list[Partition]] = {}
     for each in partitions:
@@ -378,7 +379,7 @@ def indexes_by_topic(partitions: Iterable[Partition]) -> list[dict[str, Any]]:
     """Partitions as several requests list them."""
     return [
         {"name": topic, "partition_indexes": [index for _, index in listed]}
-        for topic, listed in grouped(partitions).items()
+        for topic, listed in group_by_topic(partitions).items()
     ]
 
 
@@ -386,7 +387,8 @@ def entries_by_topic(
     partitions: Iterable[Partition], entry: Callable[[Partition], dict[str, Any]]
 ) -> list[dict[str, Any]]:
     return [
-        {"name": topic, "partitions": [entry(each) for each in listed]} for topic, listed in grouped(partitions).items()
+        {"name": topic, "partitions": [entry(each) for each in listed]}
+        for topic, listed in group_by_topic(partitions).items()
     ]
 
 

@@ -55,7 +55,7 @@ class Cluster:
         timeout: float = 30.0,
         connect_timeout: float = 10.0,
     ) -> None:
-        self._bootstrap = [_address(each) for each in _listed(bootstrap)]
+        self._bootstrap = [_address(each) for each in _split_addresses(bootstrap)]
         self._tls = tls
         self._client_id = client_id
         self.timeout = timeout
@@ -212,13 +212,13 @@ class Cluster:
             return error.retriable and (create or not unknown)
 
         try:
-            return await self.retrying(ask, worth_it)
+            return await self.retry(ask, worth_it)
         except BrokerError as error:
             raise BrokerError(error.error, f"topic {name}", retriable=False) from None
 
     async def topics(self) -> list[TopicState]:
         """All topics, from a broker."""
-        found = await self.retrying(lambda: self.refresh(None))
+        found = await self.retry(lambda: self.refresh(None))
         return sorted((each for each in found.values() if isinstance(each, TopicState)), key=lambda each: each.name)
 
     async def leader(self, topic: str, partition: int) -> int:
@@ -263,7 +263,7 @@ class Cluster:
 
     # --- requests, with retries ---
 
-    async def retrying(
+    async def retry(
         self,
         attempt: Callable[[], Awaitable[T]],
         worth_it: Callable[[ClientError], bool] = lambda error: error.retriable,
@@ -292,13 +292,13 @@ class Cluster:
         async def attempt() -> Any:
             return await (await self.any_node()).call(asked)
 
-        return await self.retrying(attempt)
+        return await self.retry(attempt)
 
     async def call_controller(self, asked: Request) -> Any:
         async def attempt() -> Any:
             return await (await self.controller()).call(asked)
 
-        return await self.retrying(attempt)
+        return await self.retry(attempt)
 
     async def call_coordinator(self, key: str, asked: Request, error: Callable[[Any], int], kind: int = GROUP) -> Any:
         """Send a request to the coordinator of a group, or (TRANSACTION) of a transactional id. `error` takes the code
@@ -310,8 +310,8 @@ class Cluster:
             return reply
 
         if kind == TRANSACTION:
-            return await self.retrying(attempt, transaction=key)
-        return await self.retrying(attempt, group=key)
+            return await self.retry(attempt, transaction=key)
+        return await self.retry(attempt, group=key)
 
     async def call_all(self, asked: Request | Callable[[Connection], Request]) -> list[Any]:
         """Send a request, or what `asked` makes for each connection, to all brokers."""
@@ -321,7 +321,7 @@ class Cluster:
             connections = [await self.node(node_id) for node_id in self.nodes]
             return await asyncio.gather(*(each.call(asked(each) if callable(asked) else asked) for each in connections))
 
-        return await self.retrying(attempt)
+        return await self.retry(attempt)
 
     async def ask_leaders(
         self, partitions: Iterable[Partition], ask: Callable[[Connection, list[Partition]], Awaitable[None]]
@@ -333,7 +333,7 @@ class Cluster:
             for node_id, led in (await self.by_leader(wanted)).items():
                 await ask(await self.node(node_id), led)
 
-        await self.retrying(attempt, topics={topic for topic, _ in wanted})
+        await self.retry(attempt, topics={topic for topic, _ in wanted})
 
 
 def backoff(first: float = BACKOFF_FIRST) -> Iterable[float]:
@@ -344,7 +344,7 @@ def backoff(first: float = BACKOFF_FIRST) -> Iterable[float]:
         delay = min(2 * delay, BACKOFF_MAX)
 
 
-def _listed(bootstrap: str | Sequence[str]) -> list[str]:
+def _split_addresses(bootstrap: str | Sequence[str]) -> list[str]:
     each = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
     listed = [text.strip() for text in each if text.strip()]
     if not listed:

@@ -120,7 +120,7 @@ class Connection(asyncio.BufferedProtocol):
             raise self._lost
         self._write(key, version, parts)
 
-    async def drained(self) -> None:
+    async def wait_drained(self) -> None:
         """Return once the transport takes more. Ask this before sending much."""
         while self._writable is not None:
             await asyncio.shield(self._writable)
@@ -171,7 +171,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._large.left:
-            if (frame := self._large.filled(nbytes)) is not None:
+            if (frame := self._large.fill(nbytes)) is not None:
                 self._answer(frame)
             return
         self._end += nbytes

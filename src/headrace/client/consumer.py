@@ -193,7 +193,7 @@ class Consumer:
         try:
             while True:
                 self._moved.clear()
-                leaders = await self._cluster.retrying(lambda: self._cluster.by_leader(self._unread()))
+                leaders = await self._cluster.retry(lambda: self._cluster.by_leader(self._unread()))
                 if not leaders:
                     return
                 for node_id in leaders:

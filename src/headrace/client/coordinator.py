@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from headrace.client.admin import entries_by_topic, grouped
+from headrace.client.admin import entries_by_topic, group_by_topic
 from headrace.client.cluster import TRANSACTION, Cluster, Partition
 from headrace.client.errors import BrokerError, ClientError, ProducerFenced, TransactionError, check
 from headrace.client.messages import request
@@ -50,7 +50,7 @@ class Coordinator:
             connection = await self._cluster.coordinator(self._id, TRANSACTION)
             return connection.features.get(FEATURE, 0)
 
-        level = await self._cluster.retrying(ask, transaction=self._id)
+        level = await self._cluster.retry(ask, transaction=self._id)
         self.second = level >= SECOND_GENERATION
 
     async def init(self, known: Identity = NO_IDENTITY) -> Identity:
@@ -69,7 +69,7 @@ class Coordinator:
 
     async def add_partitions(self, producer: Identity, partitions: Iterable[Partition]) -> None:
         """Add partitions to the transaction; for the first generation only."""
-        topics = grouped(partitions).items()
+        topics = group_by_topic(partitions).items()
         asked = request(
             "add_partitions_to_txn",
             3,
@@ -119,7 +119,7 @@ class Coordinator:
                 for each in topic.partitions:
                     check(each.error_code, f"offset of group {group} on {topic.name}-{each.partition_index}")
 
-        await self._cluster.retrying(attempt, group=group, transaction=self._id)
+        await self._cluster.retry(attempt, group=group, transaction=self._id)
 
     async def end(self, producer: Identity, commit: bool) -> Identity:
         """Commit or abort. The identity for the next transaction."""

@@ -48,7 +48,7 @@ class LargeFrames:
         self.rest = self._frame[len(first) :]
         self._wake()
 
-    def filled(self, count: int) -> memoryview | None:
+    def fill(self, count: int) -> memoryview | None:
         """So many bytes have come. The frame, if these were the last."""
         self.left -= count
         self.rest = self.rest[count:]

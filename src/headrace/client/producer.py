@@ -157,7 +157,7 @@ class Producer(Sender):
                     # The sizes are guesses, a little too large.
                     exactly = len(build([(now, key, value, headers)]))
                     if exactly > limit:
-                        refused.append(self._failed_future(RecordTooLarge(topic, index, exactly, limit)))
+                        refused.append(self._fail_future(RecordTooLarge(topic, index, exactly, limit)))
                         if places is not None:
                             places.append(None)
                         continue
@@ -240,7 +240,7 @@ class Producer(Sender):
         if self._closed:
             raise ClientClosed("the producer is closed")
 
-    def _failed_future(self, error: ClientError) -> asyncio.Future[int]:
+    def _fail_future(self, error: ClientError) -> asyncio.Future[int]:
         done: asyncio.Future[int] = self._loop.create_future()
         done.set_exception(error)
         # Retrieved here, because the caller need not await it.

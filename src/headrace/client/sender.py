@@ -185,7 +185,7 @@ class Sender:
                 try:
                     connection = await self._cluster.node(node, CHANNEL)
                     connection.require(wire.PRODUCE, self._form.version)
-                    await connection.drained()
+                    await connection.wait_drained()
                 except ClientError as error:
                     batches = self._take(node)
                     self._take_outcomes(batches, error)

@@ -67,7 +67,7 @@ class Transactions:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
-    async def listing(
+    async def list_all(
         self, *, states: Iterable[str] = (), producer_ids: Iterable[int] = (), longer_than_ms: int = -1
     ) -> list[TransactionListing]:
         """All transactional ids, or those in these states, of these producers, with a transaction begun so long ago.
@@ -130,7 +130,9 @@ class Transactions:
         await coordinator.agree()
         await coordinator.init()
 
-    async def hanging(self, partitions: Iterable[Partition], older_than_ms: int, now_ms: int) -> list[ActiveProducer]:
+    async def find_hanging(
+        self, partitions: Iterable[Partition], older_than_ms: int, now_ms: int
+    ) -> list[ActiveProducer]:
         """Open transactions on these partitions that no coordinator knows.
 
         One that has just begun may be known to the leader first: only those without a batch for `older_than_ms` count.
@@ -142,7 +144,7 @@ class Transactions:
         ]
         if not candidates:
             return []
-        listed = await self.listing(producer_ids=sorted({each.producer_id for each in candidates}))
+        listed = await self.list_all(producer_ids=sorted({each.producer_id for each in candidates}))
         held: set[tuple[int, Partition]] = set()
         for each in listed:
             description = await self.describe(each.transactional_id)

@@ -87,8 +87,8 @@ class Outbox:
         values = {
             "topic": topic,
             "partition": partition,
-            "key": _encoded(key),
-            "value": _encoded(value),
+            "key": _encode(key),
+            "value": _encode(value),
             "headers": encode_headers(headers),
             "added_ms": time.time_ns() // 1_000_000,
         }
@@ -96,5 +96,5 @@ class Outbox:
         return insert(self.tables.messages).values(values).inline()
 
 
-def _encoded(content: Content) -> bytes | None:
+def _encode(content: Content) -> bytes | None:
     return content.encode() if isinstance(content, str) else content

@@ -57,7 +57,7 @@ class KafkaPublisher:
         self._producer: TransactionalProducer | None = None
 
     async def start(self) -> None:
-        async with _answering():
+        async with _translate_errors():
             await self.close()
             # Once without retries: a broker that cannot be reached fails now.
             await self._client.cluster.any_node()
@@ -86,7 +86,7 @@ class KafkaPublisher:
             await self._client.admin.ensure_topic(PLACE[0], 1)
 
     async def position(self, identity: str) -> int | None:
-        async with _answering():
+        async with _translate_errors():
             found = (await self._client.admin.committed(self._id, [PLACE], stable=True)).get(PLACE)
         if found is None:
             return None
@@ -104,7 +104,7 @@ class KafkaPublisher:
         producer = self._producer
         assert producer is not None
         deliveries: list[Delivery] = []
-        async with _answering():
+        async with _translate_errors():
             producer.begin()
             try:
                 for each in messages:
@@ -161,7 +161,7 @@ def _code(error: BaseException | None) -> ErrorCode | None:
 
 
 @asynccontextmanager
-async def _answering() -> AsyncIterator[None]:
+async def _translate_errors() -> AsyncIterator[None]:
     try:
         yield
     except ProducerFenced as error:

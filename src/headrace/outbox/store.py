@@ -91,12 +91,12 @@ class Store:
 
     def create(self) -> None:
         """Make the tables where they are missing."""
-        with self._answering():
+        with self._translate_errors():
             self._messages.metadata.create_all(self._engine, tables=[self._messages, self._relay])
 
     def check(self) -> None:
         """Raise NoOutbox where a table is missing."""
-        with self._answering():
+        with self._translate_errors():
             found = inspect(self._engine)
             for table in (self._messages, self._relay):
                 if not found.has_table(table.name, table.schema):
@@ -115,7 +115,7 @@ class Store:
         """Whether it is this relay's turn."""
         if not self.takes_turns or self._holds():
             return True
-        with self._answering():
+        with self._translate_errors():
             connection = self._engine.connect()
             try:
                 connection.execution_options(isolation_level="AUTOCOMMIT")
@@ -153,7 +153,7 @@ class Store:
         """Become the owner of the relay's row, made if there is none. From now on no other can change it."""
         relay = self._relay
         mine = update(relay).where(relay.c.id == THE_ROW).values(owner=self._owner)
-        with self._answering():
+        with self._translate_errors():
             with self._engine.begin() as connection:
                 if connection.execute(mine).rowcount:
                     return self._state(connection)
@@ -168,7 +168,7 @@ class Store:
     def owns(self) -> bool:
         """Whether no other relay has begun since `take`."""
         relay = self._relay
-        with self._answering(), self._engine.connect() as connection:
+        with self._translate_errors(), self._engine.connect() as connection:
             return bool(connection.scalar(select(relay.c.owner).where(relay.c.id == THE_ROW)) == self._owner)
 
     def begin_anew(self, name: str, position: int) -> State:
@@ -185,7 +185,7 @@ class Store:
 
     def is_waiting(self) -> bool:
         """Whether there is something to claim; takes no lock."""
-        with self._answering(), self._engine.connect() as connection:
+        with self._translate_errors(), self._engine.connect() as connection:
             return connection.execute(select(self._messages.c.id).where(self._waiting).limit(1)).first() is not None
 
     def advance(self, out: Claim, messages_max: int, bytes_max: int) -> Claim:
@@ -225,7 +225,7 @@ class Store:
 
     def messages(self, claim: Claim) -> list[Message]:
         """The messages of a claim, in order, without those that were deleted meanwhile."""
-        with self._answering(), self._engine.connect() as connection:
+        with self._translate_errors(), self._engine.connect() as connection:
             rows = connection.execute(
                 select(self._messages).where(self._within(claim.ids)).order_by(self._messages.c.id)
             )
@@ -249,7 +249,7 @@ class Store:
 
     def status(self) -> Status:
         messages = self._messages
-        with self._answering(), self._engine.connect() as connection:
+        with self._translate_errors(), self._engine.connect() as connection:
             waiting, oldest = connection.execute(
                 select(func.count(), func.min(messages.c.added_ms)).where(self._waiting)
             ).one()
@@ -263,13 +263,13 @@ class Store:
         """The oldest of the messages that were put aside, with the reasons."""
         messages = self._messages
         wanted = select(messages).where(messages.c.refused.is_not(None)).order_by(messages.c.id).limit(limit)
-        with self._answering(), self._engine.connect() as connection:
+        with self._translate_errors(), self._engine.connect() as connection:
             return [(_message(row), row.refused) for row in connection.execute(wanted)]
 
     def unpark(self) -> None:
         """Let everything that was put aside be tried again."""
         messages = self._messages
-        with self._answering(), self._engine.begin() as connection:
+        with self._translate_errors(), self._engine.begin() as connection:
             connection.execute(update(messages).where(messages.c.refused.is_not(None)).values(refused=None))
 
     # --- the database ---
@@ -280,13 +280,13 @@ class Store:
         relay = self._relay
         # A value is set to what it is: it takes the lock before anything is read, in every database.
         hold = update(relay).where(relay.c.id == THE_ROW, relay.c.owner == self._owner).values(owner=self._owner)
-        with self._answering(), self._engine.begin() as connection:
+        with self._translate_errors(), self._engine.begin() as connection:
             if not connection.execute(hold).rowcount:
                 raise RelayFenced(f"another relay has taken over the outbox {self._messages.fullname}")
             yield connection
 
     @contextmanager
-    def _answering(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except PoolTimeout as error:

@@ -83,14 +83,14 @@ def encode_headers(headers: Headers | None) -> str | None:
     if not headers:
         return None
     listed = headers.items() if isinstance(headers, Mapping) else headers
-    return json.dumps([[name, _shown(content)] for name, content in listed], ensure_ascii=False)
+    return json.dumps([[name, _format(content)] for name, content in listed], ensure_ascii=False)
 
 
 def decode_headers(text: str | None) -> HeaderList:
     return [] if text is None else [(name, _meant(content)) for name, content in json.loads(text)]
 
 
-def _shown(content: Content) -> str | dict[str, str] | None:
+def _format(content: Content) -> str | dict[str, str] | None:
     if content is None or isinstance(content, str):
         return content
     try:

@@ -20,7 +20,7 @@ from headrace.log.native import NativeLog
 from headrace.log.settings import LogSettings
 from headrace.pipeline.options import InvalidOption, Partition
 from headrace.pipeline.origin import Origin, Range, range_lost
-from headrace.runtime.overlay import looking_runtime
+from headrace.runtime.overlay import read_only_runtime
 
 READ_BYTES = 8 << 20
 
@@ -39,7 +39,7 @@ class FolderOrigin:
     @classmethod
     @asynccontextmanager
     async def open(cls, folder: str) -> AsyncIterator[Origin]:
-        runtime = looking_runtime(folder)
+        runtime = read_only_runtime(folder)
         if not runtime.disk.exists(checkpoint.PATH):
             raise DataDirectoryInvalid(
                 f"{folder} is no data directory of a broker: it has no file {checkpoint.PATH!r}; give the directory "

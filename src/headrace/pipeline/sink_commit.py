@@ -269,7 +269,7 @@ async def sweep(client: Client, application: str) -> None:
     """
     ours = re.compile(re.escape(application) + r"-\d+-\d+")
     try:
-        for each in await client.transactions.listing(states=["Ongoing"]):
+        for each in await client.transactions.list_all(states=["Ongoing"]):
             if ours.fullmatch(each.transactional_id):
                 await client.transactions.abort(each.transactional_id)
     except ClientError as error:

@@ -258,6 +258,6 @@ class InPlace:
         """There is nothing to end."""
 
 
-def looking_runtime(data: str) -> Runtime:
+def read_only_runtime(data: str) -> Runtime:
     """A runtime over the data directory `data` that leaves it as it is."""
     return Runtime(SystemClock(), OverlayDisk(data), SystemRandom(), InPlace(), socket.gethostname())

@@ -34,16 +34,16 @@ from headrace.sdk.declarations import (
     headers_of,
     in_lots_by,
     keys_of,
-    tuned,
+    make_tuning,
 )
 from headrace.sdk.handler import Handler
-from headrace.sdk.live import Live, registered
+from headrace.sdk.live import Live, make_registration
 from headrace.sdk.logs import Logs
 from headrace.sdk.message import Outgoing, Receipt
 from headrace.sdk.metrics import Metrics, MetricsServer
 from headrace.sdk.observer import Observer, Watch
 from headrace.sdk.payload import encode, field_of
-from headrace.sdk.providers import entered
+from headrace.sdk.providers import enter_value
 from headrace.sdk.runner import SubscriptionRunner
 from headrace.sdk.scenario import KAFKA, NSQ, Options, scenario
 from headrace.sdk.send_buffer import SendBuffer
@@ -187,7 +187,7 @@ class App:
         check_topic(topic)
         if self._life is not None:
             raise RuntimeError("subscribe before the application starts")
-        tuning = tuned(scenario, options)
+        tuning = make_tuning(scenario, options)
         if ordered_by:
             tuning = replace(tuning, ordered=True)
             plan = self._topics.get(topic, TopicPlan())
@@ -230,7 +230,7 @@ class App:
         try:
             done = await self._put(message, payload, plan)
         except Exception as error:
-            self._seen.sent([message], 0.0, error)
+            self._seen.on_sent([message], 0.0, error)
             if sent is not None:
                 sent(error)
             raise
@@ -311,7 +311,7 @@ class App:
         audit = self._audit
         if audit is None:
             audit = self._audit = Audit(self.name, self._report)
-        message = audit.stamped(message)
+        message = audit.stamp(message)
         done = await (await self._sender(wire)).send(message)
         audit.watch(message, done)
         return done
@@ -358,7 +358,7 @@ class App:
             transport = await self._system.transport(wire)
             # Another call may have come first.
             if wire not in self._senders:
-                self._senders[wire] = SendBuffer(transport.publish, self._seen.sent)
+                self._senders[wire] = SendBuffer(transport.publish, self._seen.on_sent)
         return self._senders[wire]
 
     # --- living -------------------------------------------------------------------------------------------------------
@@ -377,7 +377,7 @@ class App:
             self._seen.connect(self._system.address)
             self._answer(life)
             for kind, factory in self._factories.items():
-                self._given[kind] = await entered(life, factory())
+                self._given[kind] = await enter_value(life, factory())
             threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix=self.name)
             life.callback(threads.shutdown, wait=False)
             live = await self._go_live(life, plans, handlers)
@@ -412,7 +412,9 @@ class App:
             return None
         topics = {name: plan for name, plan in self._topics.items() if plan.declared}
         client = Client(address.kafka, tls=context_of(address), client_id=self.name)
-        registration = registered(self, topics, [(*plan, each) for plan, each in zip(plans, handlers, strict=True)])
+        registration = make_registration(
+            self, topics, [(*plan, each) for plan, each in zip(plans, handlers, strict=True)]
+        )
         self._live = live = Live(registration, client, self.logs)
         life.push_async_callback(live.close)
         await live.open()

@@ -68,7 +68,7 @@ class Audit:
         self._stopping = asyncio.Event()
         self._reporting: asyncio.Task[None] | None = None
 
-    def stamped(self, message: Outgoing) -> Outgoing:
+    def stamp(self, message: Outgoing) -> Outgoing:
         """The message with its id and its time."""
         self._numbered += 1
         moment = time.time_ns() // 1_000_000 + round(message.delay * 1_000)

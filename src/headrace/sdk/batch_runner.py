@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from headrace.sdk.fetched_batch import FetchedBatch, Span, joined, overlap
+from headrace.sdk.fetched_batch import FetchedBatch, Span, join_parts, overlap
 from headrace.sdk.message import Outgoing
 from headrace.sdk.observer import clock
 from headrace.sdk.outcome import Ack, Outcome
@@ -31,9 +31,9 @@ class BatchRunner(SubscriptionRunner):
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         if self.tuning.at_most_once:
             _ack(deliveries)
-            self._seen.settled(deliveries, Ack(), 0.0)
+            self._seen.on_settled(deliveries, Ack(), 0.0)
         self._ready.append(deliveries)
-        self._seen.received(len(deliveries))
+        self._seen.on_received(len(deliveries))
         self._wake(1)
 
     @property
@@ -62,7 +62,7 @@ class BatchRunner(SubscriptionRunner):
                 self._busy += len(part)
             self._check_room()
             if parts and (size >= wanted or self._ready or loop.time() >= end):
-                return joined(parts)
+                return join_parts(parts)
             await self._more(end)
 
     def _return(self, taken: Sequence[Delivery]) -> None:
@@ -105,7 +105,7 @@ class BatchRunner(SubscriptionRunner):
         if not self.tuning.at_most_once:
             began = clock()
             _ack(deliveries)
-            self._seen.settled(deliveries, outcome, clock() - began)
+            self._seen.on_settled(deliveries, outcome, clock() - began)
 
 
 def _ack(deliveries: Sequence[Delivery]) -> None:

@@ -81,7 +81,7 @@ class Chunk:
 
     def whole(self) -> Block:
         """All of it that is not done for good, as one."""
-        return _joined(self._settled)
+        return _join(self._settled)
 
     def part(self) -> None:
         """Let it fall into blocks."""
@@ -94,7 +94,7 @@ class Chunk:
             else:
                 found.append([block])
             reached = max(reached, last)
-        self._settled = [each[0] if len(each) == 1 else _joined(each) for each in found]
+        self._settled = [each[0] if len(each) == 1 else _join(each) for each in found]
 
     @property
     def left(self) -> Sequence[Block]:
@@ -123,5 +123,5 @@ class Chunk:
         return min(places), max(places)
 
 
-def _joined(blocks: Sequence[Block]) -> Block:
+def _join(blocks: Sequence[Block]) -> Block:
     return Block([each for one in blocks for each in one.messages], [each for one in blocks for each in one.sent])

@@ -64,7 +64,7 @@ class Subscription:
                 )
 
 
-def tuned(name: str, overrides: Mapping[str, Any]) -> Tuning:
+def make_tuning(name: str, overrides: Mapping[str, Any]) -> Tuning:
     """A scenario's values, with some overridden."""
     return scenario(name).tuning.changed(overrides)
 

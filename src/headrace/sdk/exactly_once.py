@@ -187,7 +187,7 @@ class TransactionalReceiver(Receiver, ConsumerThread):
     # --- the thread ---------------------------------------------------------------------------------------------------
 
     def _consume(self) -> None:
-        self._consumer.subscribe([self.config.topic], on_revoke=self._revoked, on_lost=self._lost)
+        self._consumer.subscribe([self.config.topic], on_revoke=self._on_revoked, on_lost=self._on_lost)
         while not self._closing.is_set():
             found = self._read()
             if found:
@@ -275,7 +275,7 @@ class TransactionalReceiver(Receiver, ConsumerThread):
                 producer = self._ready(sent)
                 if not (self._unsure and self._is_through(moved)):
                     if self._look_for(self._gone.intersection(each.topic for each in sent)):
-                        return self._said()
+                        return self._describe_refusals()
                     producer.begin_transaction()
                     for each in sent:
                         self._produce(producer, each)
@@ -288,7 +288,7 @@ class TransactionalReceiver(Receiver, ConsumerThread):
                 chunk.finish(part)
                 return None
             except KafkaException as failure:
-                refused = self._failed(chunk, sent, failure.args[0])
+                refused = self._on_failure(chunk, sent, failure.args[0])
                 if refused is not None:
                     return refused
         return None
@@ -350,27 +350,27 @@ class TransactionalReceiver(Receiver, ConsumerThread):
         while True:
             try:
                 producer.produce(
-                    message.topic, message.value, message.key, partition, headers=headers, on_delivery=self._delivered
+                    message.topic, message.value, message.key, partition, headers=headers, on_delivery=self._on_delivery
                 )
                 return
             except BufferError:
                 producer.poll(POLL_SECONDS)
             except KafkaException as failure:
-                self._delivered(failure.args[0], message)
+                self._on_delivery(failure.args[0], message)
                 raise
 
-    def _delivered(self, error: KafkaError | None, message: Any) -> None:
+    def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
         if error is not None and error.code() in REFUSED:
             topic = message.topic if isinstance(message, Outgoing) else message.topic()
             self._refusals.append((error.code(), f"{topic}: {error.str()}"))
         elif error is not None and error.code() in TIMED_OUT:
             self._timed_out = True
 
-    def _said(self) -> str:
+    def _describe_refusals(self) -> str:
         """What was refused, and why."""
         return "; ".join(dict.fromkeys(reason for _, reason in self._refusals))
 
-    def _failed(self, chunk: Chunk, sent: Sequence[Outgoing], error: KafkaError) -> str | None:
+    def _on_failure(self, chunk: Chunk, sent: Sequence[Outgoing], error: KafkaError) -> str | None:
         """A transaction failed: make ready for another. What was refused, if trying again is of no use."""
         try:
             if self._producer is not None:
@@ -393,7 +393,7 @@ class TransactionalReceiver(Receiver, ConsumerThread):
             for topic in {each.topic for each in sent}:
                 self._loop.call_soon_threadsafe(self._limits.forget, topic)
         elif self._refusals and sent:
-            return self._said()
+            return self._describe_refusals()
         elif not (self._closing.is_set() or error.code() in OUT_OF_THE_GROUP):
             log.warning("a transaction failed, and is tried again", topic=self.config.topic, error=str(error))
             time.sleep(BACKOFF_SECONDS)
@@ -416,7 +416,7 @@ class TransactionalReceiver(Receiver, ConsumerThread):
                 self._gone.discard(topic)
         return bool(self._refusals)
 
-    def _revoked(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+    def _on_revoked(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         """Partitions go to another: what is being handled of them is finished first, if that does not take too long."""
         chunk = self._chunk
         if chunk is not None and chunk.first().keys() & {(each.topic, each.partition) for each in partitions}:
@@ -426,7 +426,7 @@ class TransactionalReceiver(Receiver, ConsumerThread):
             self._forget(partitions)
         self._drop(partitions)
 
-    def _lost(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+    def _on_lost(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         """Partitions belong to another member already."""
         self._forget(partitions)
         self._drop(partitions)

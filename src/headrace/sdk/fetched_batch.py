@@ -161,7 +161,7 @@ def overlap(some: Iterable[Span], others: Sequence[Span]) -> bool:
     return any(one[0] == other[0] and one[1] < other[2] and other[1] < one[2] for one in some for other in others)
 
 
-def joined(parts: list[Sequence[Delivery]]) -> Sequence[Delivery]:
+def join_parts(parts: list[Sequence[Delivery]]) -> Sequence[Delivery]:
     """Several as one; whole batches stay whole."""
     if len(parts) == 1:
         return parts[0]

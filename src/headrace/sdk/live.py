@@ -281,7 +281,7 @@ class Live:
             log.debug("the registry could not be written to", app=self._app, error=str(error))
 
 
-def registered(
+def make_registration(
     app: App, topics: Mapping[str, TopicPlan], subscriptions: Iterable[tuple[Subscription, str, Handler]]
 ) -> Registration:
     """An application as its code declares it: the topics that it sends to, and what reads by which wire."""

@@ -68,7 +68,7 @@ class Logs:
                     "app": self._app,
                     "topic": each.topic,
                     "partition": each.partition,
-                    "key": _shown(each.key),
+                    "key": _format_key(each.key),
                     "trace": trace_id_of(each.headers),
                     "result": "failed",
                     "reason": f"{type(error).__name__}: {error}",
@@ -92,7 +92,7 @@ class Logs:
         if result == ACK:
             if self._least > LEVELS["info"]:
                 return
-            level, messages = self._sampled(messages)
+            level, messages = self._sample_lines(messages)
         else:
             level = "warning"
         if LEVELS[level] < self._least:
@@ -104,7 +104,7 @@ class Logs:
                 "partition": message.partition,
                 "offset": message.offset,
                 "id": message.id,
-                "key": _shown(message.key),
+                "key": _format_key(message.key),
                 "group": subject.group,
                 "handler": subject.handler,
                 "attempt": message.attempt + tried - 1,
@@ -134,17 +134,17 @@ class Logs:
             }
             _write("warning", "settled too late", fields)
 
-    def _sampled(self, messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
+    def _sample_lines(self, messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
         """Which of those that went well have a line, and of what level."""
         if self._least <= LEVELS["debug"]:
             return "debug", messages
         if not self._below:
             return "info", ()
         if isinstance(messages, FetchedMessages):
-            return "info", self._watched_of(messages)
-        return "info", [each for each in messages if self._watched(each)]
+            return "info", self._select(messages)
+        return "info", [each for each in messages if self._is_watched(each)]
 
-    def _watched_of(self, messages: FetchedMessages) -> list[Message]:
+    def _select(self, messages: FetchedMessages) -> list[Message]:
         """The same for many at once, of which only those are made that have a line."""
         found = []
         for partition, first, count, at in messages.runs():
@@ -152,7 +152,7 @@ class Logs:
                 found += [messages[at + offset - first] for offset in range(begin, last + 1)]
         return found
 
-    def _watched(self, message: Message) -> bool:
+    def _is_watched(self, message: Message) -> bool:
         if message.offset < 0:
             return random.random() < self._sample
         seed = self._seed(message.topic, message.partition)
@@ -175,5 +175,5 @@ def _write(level: str, event: str, fields: dict[str, Any]) -> None:
         print_exc()
 
 
-def _shown(key: bytes | None) -> str | None:
+def _format_key(key: bytes | None) -> str | None:
     return None if key is None else key[:KEY_CHARACTERS].decode(errors="backslashreplace")

@@ -28,7 +28,7 @@ from headrace.sdk.nsq_wire import (
     NsqError,
     NsqGone,
     Received,
-    deferred,
+    encode_deferred,
     multi,
     read_body,
     write_body,
@@ -137,7 +137,7 @@ class NsqTransport(Transport):
         for each in messages:
             body = self.body(out, each)
             if each.delay:
-                commands.append(deferred(each.topic, max(round(each.delay * 1_000), 1), body))
+                commands.append(encode_deferred(each.topic, max(round(each.delay * 1_000), 1), body))
             else:
                 by_topic.setdefault(each.topic, []).append(body)
         commands += [multi(topic, part) for topic, bodies in by_topic.items() for part in _parts(bodies)]
@@ -165,7 +165,7 @@ class NsqTransport(Transport):
         async with self._connecting:
             if self._out is None or not self._out.open:
                 self._out = NsqConnection(lambda messages: None, lambda: None)
-                await self._out.connect(*split(self._address.nsq), self.identity(), self.tls)
+                await self._out.connect(*split_address(self._address.nsq), self.identity(), self.tls)
             return self._out
 
     def identity(self, timeout: float | None = None) -> dict[str, Any]:
@@ -230,7 +230,7 @@ class NsqReceiver(Receiver):
 
     async def open(self, address: str) -> None:
         """Raises Unsuited where the server refuses, OSError where it does not answer."""
-        self._where = split(address)
+        self._where = split_address(address)
         try:
             await self._connect()
         except NsqError as error:
@@ -292,7 +292,7 @@ class NsqReceiver(Receiver):
             await asyncio.gather(self._again, return_exceptions=True)
         await self._burials.finish(None)
         if self._connection is not None:
-            await self._connection.drained()
+            await self._connection.wait_drained()
             await self._connection.close()
 
     def _came(self, connection: NsqConnection, messages: list[Received]) -> None:
@@ -455,7 +455,7 @@ def _queue_settings(tuning: Tuning) -> dict[str, Any]:
     }
 
 
-def split(address: str) -> tuple[str, int]:
+def split_address(address: str) -> tuple[str, int]:
     """HOST:PORT, taken apart."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)

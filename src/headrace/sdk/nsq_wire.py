@@ -115,7 +115,7 @@ class NsqConnection:
         if self._writer is not None:
             self._writer.write(command)
 
-    async def drained(self) -> None:
+    async def wait_drained(self) -> None:
         """Wait until the write buffer has room."""
         if self._writer is not None:
             try:
@@ -226,7 +226,7 @@ def multi(topic: str, bodies: Sequence[bytes]) -> bytes:
     return b"MPUB %s\n" % topic.encode() + SIZE.pack(len(content)) + content
 
 
-def deferred(topic: str, delay_ms: int, body: bytes) -> bytes:
+def encode_deferred(topic: str, delay_ms: int, body: bytes) -> bytes:
     """DPUB."""
     return b"DPUB %s %d\n" % (topic.encode(), delay_ms) + SIZE.pack(len(body)) + body
 

@@ -50,7 +50,7 @@ class Observer:
         """A message is to be sent; its trace is put into its headers. What is given is to be called when it is out."""
         return self.tracing.publish(topic, key, headers)
 
-    def sent(self, messages: Sequence[Outgoing], seconds: float, error: Exception | None) -> None:
+    def on_sent(self, messages: Sequence[Outgoing], seconds: float, error: Exception | None) -> None:
         """Messages were sent together, or failed."""
         self.metrics.count_sent(messages, seconds, type(error).__name__ if error is not None else "")
         if error is not None:
@@ -71,34 +71,34 @@ class Watch:
         self._taken = self._metrics.operated.of("receive", topic, group, "", "receive")
         self._late = self._metrics.late.of(topic, group)
 
-    def received(self, count: int) -> None:
+    def on_received(self, count: int) -> None:
         """Messages have come."""
         self._consumed.value += count
 
-    def taken(self, deliveries: Sequence[Delivery], seconds: float) -> None:
+    def on_taken(self, deliveries: Sequence[Delivery], seconds: float) -> None:
         """A worker has what it is to handle, and took so long to get it together."""
         self._taken.add(seconds)
         if self.tracing.records:
             self.tracing.receive(self, [each.message for each in deliveries], seconds)
 
-    def processed(self, error: str, seconds: float) -> None:
+    def on_processed(self, error: str, seconds: float) -> None:
         """A handler has ended."""
         self._metrics.processed.of("process", self.topic, self.group, error).add(seconds)
 
-    def rejected(self, message: Message, reason: str) -> None:
+    def on_rejected(self, message: Message, reason: str) -> None:
         """A message is rejected without a handler."""
         self.logs.handled(self, [message], REJECT, reason, 0.0)
 
-    def late(self, message: str, operation: str) -> None:
+    def on_late(self, message: str, operation: str) -> None:
         """A settlement came too late: the message was another consumer's by then, or dead."""
         self._late.value += 1
         self.logs.late(self, message, operation)
 
-    def gathered(self, messages: Sequence[Outgoing]) -> None:
+    def on_gathered(self, messages: Sequence[Outgoing]) -> None:
         """Messages go out with the transaction of what they are the effect of."""
         self._metrics.count_sent(messages, None, "")
 
-    def settled(self, deliveries: Sequence[Delivery], outcome: Outcome, seconds: float) -> None:
+    def on_settled(self, deliveries: Sequence[Delivery], outcome: Outcome, seconds: float) -> None:
         """Messages were settled."""
         operation = outcome.operation
         self._metrics.settled.of(self.topic, self.group, operation).value += len(deliveries)
@@ -136,13 +136,13 @@ class Work:
         outcome = self.outcome
         if isinstance(outcome, Ack):
             self._ended("", "")
-            watch.processed("", seconds)
+            watch.on_processed("", seconds)
             watch.logs.handled(watch, messages, ACK, "", seconds, tried=self._tried)
             return
         failure = type(self.error or outcome).__name__
         reason = str(outcome)
         self._ended(failure, reason)
-        watch.processed(failure, seconds)
+        watch.on_processed(failure, seconds)
         # The whole story once, and not for each message of a batch.
         story = self.error
         for each in messages:

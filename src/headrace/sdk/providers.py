@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any
 
 
-async def entered(life: AsyncExitStack, made: Any) -> Any:
+async def enter_value(life: AsyncExitStack, made: Any) -> Any:
     """What a factory gave, with its end noted down."""
     if hasattr(made, "__aenter__"):
         return await life.enter_async_context(made)

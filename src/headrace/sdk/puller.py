@@ -148,7 +148,7 @@ class Puller(ConsumerThread):
             self._consumer.assign(self._assigned)
         else:
             self._consumer.subscribe(
-                [self._topic], on_assign=self._given, on_revoke=self._revoked, on_lost=self._revoked
+                [self._topic], on_assign=self._on_assigned, on_revoke=self._on_revoked, on_lost=self._on_revoked
             )
         while not self._closing.is_set():
             self._note()
@@ -216,11 +216,11 @@ class Puller(ConsumerThread):
             except KafkaException:
                 pass  # the partition was revoked: its new owner reads from what was committed
 
-    def _given(self, _: Consumer, partitions: Sequence[TopicPartition]) -> None:
+    def _on_assigned(self, _: Consumer, partitions: Sequence[TopicPartition]) -> None:
         # New partitions are not paused, even if the others are.
         self._paused = False
 
-    def _revoked(self, _: Consumer, partitions: Sequence[TopicPartition]) -> None:
+    def _on_revoked(self, _: Consumer, partitions: Sequence[TopicPartition]) -> None:
         # What is settled by now is committed with the revocation.
         self._note()
         self._loop.call_soon_threadsafe(self._forget, [each.partition for each in partitions])

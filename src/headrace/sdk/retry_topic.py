@@ -87,14 +87,14 @@ class RetryPuller(Puller):
                 # It was given to this consumer just now, and is not being read yet.
                 self._stops[partition] = (now + REST_SECONDS, offset)
 
-    def _given(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
+    def _on_assigned(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         # Left by messages that were fetched just before their partition was revoked.
         self._forget_stops(partitions)
-        super()._given(consumer, partitions)
+        super()._on_assigned(consumer, partitions)
 
-    def _revoked(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
+    def _on_revoked(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         self._forget_stops(partitions)
-        super()._revoked(consumer, partitions)
+        super()._on_revoked(consumer, partitions)
 
     def _forget_stops(self, partitions: Sequence[TopicPartition]) -> None:
         for each in partitions:

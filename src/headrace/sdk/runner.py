@@ -80,7 +80,7 @@ class SubscriptionRunner:
         # Another consumer has begun with it: what waits here would be done twice, and after what followed it.
         receiver.on_revoked = self._keep
         receiver.backlog = lambda: self.ahead
-        receiver.on_late = self._seen.late
+        receiver.on_late = self._seen.on_late
         if self.tuning.timeout:
             self._keeping = asyncio.get_running_loop().create_task(self._keep_all())
         self._start_workers()
@@ -120,9 +120,9 @@ class SubscriptionRunner:
             else:
                 self._lines[key] = deque()
                 self._ready.append(delivery)
-        self._seen.received(len(deliveries))
+        self._seen.on_received(len(deliveries))
         if self.tuning.at_most_once:
-            self._seen.settled(deliveries, Ack(), 0.0)
+            self._seen.on_settled(deliveries, Ack(), 0.0)
         self._wake(len(deliveries))
 
     @property
@@ -221,7 +221,7 @@ class SubscriptionRunner:
                 continue
             if not taken:
                 continue
-            self._seen.taken(taken, clock() - began)
+            self._seen.on_taken(taken, clock() - began)
             try:
                 await self._handle(taken)
             except Exception as error:
@@ -404,7 +404,7 @@ class SubscriptionRunner:
                 payloads.append(self._handler.decode(delivery.message))
                 good.append(delivery)
             except BadPayload as error:
-                self._seen.rejected(delivery.message, str(error))
+                self._seen.on_rejected(delivery.message, str(error))
                 self._settle([delivery], Reject(str(error)))
         if not good:
             return
@@ -465,7 +465,7 @@ class SubscriptionRunner:
             # A chunk that was given up is handled anew, because what was sent went with it.
             deliveries = self._leases.settle(deliveries)
         if sent and isinstance(outcome, Ack):
-            self._seen.gathered(sent)
+            self._seen.on_gathered(sent)
         if isinstance(outcome, Ack):
             deliveries[0].ack_with(deliveries, sent)
         for delivery in deliveries:
@@ -473,7 +473,7 @@ class SubscriptionRunner:
                 delivery.retry(outcome.after, str(outcome))
             elif isinstance(outcome, Reject):
                 delivery.reject(str(outcome))
-        self._seen.settled(deliveries, outcome, clock() - began)
+        self._seen.on_settled(deliveries, outcome, clock() - began)
 
 
 def _still_here(deliveries: list[Delivery], payloads: list[Any]) -> tuple[list[Delivery], list[Any]]:

@@ -68,13 +68,13 @@ def parse(name: str, text: str) -> Value:
     except (ValueError, KeyError) as error:
         if isinstance(error, BadSetting):
             raise
-        _known(name)
+        _check_known(name)
         raise BadSetting(f"{name}={text}: it is {MEANINGS[name]}") from None
 
 
 def check(name: str, value: Any) -> Value:
     """A value as it stands in a record. Raises BadSetting."""
-    _known(name)
+    _check_known(name)
     if name == PAUSE:
         good = isinstance(value, bool)
     elif name == LOG_LEVEL:
@@ -101,18 +101,18 @@ def effective(code: Tuning, values: Mapping[str, Value]) -> Effective:
     return Effective(code.changed(tuned), bool(values.get(PAUSE, False)))
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value as it is typed."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple | list):
-        return ",".join(map(shown, value))
+        return ",".join(map(format_value, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 _PLAIN = Tuning()
 
 
-def _known(name: str) -> None:
+def _check_known(name: str) -> None:
     if name not in MEANINGS:
         raise BadSetting(f"there is no setting {name!r}; there are {', '.join(MEANINGS)}")

@@ -22,7 +22,7 @@ from headrace.format.delay import MAX_DELAY_MS
 from headrace.sdk.message import Outgoing
 from headrace.sdk.scenario import KAFKA, NSQ, Scenario, Tuning
 from headrace.sdk.tls import OPTIONS as TLS_OPTIONS
-from headrace.sdk.tls import Tls, wanted
+from headrace.sdk.tls import Tls, parse_tls
 from headrace.sdk.transport import Transport, UnsupportedPublish
 
 HEADRACE, MEMORY = "headrace", "memory"
@@ -77,7 +77,7 @@ def parse(url: str) -> Address:
         return Address(MEMORY, memory=hosts, partitions=_count(url, options.get("partitions", "1")))
     if not hosts:
         raise ValueError(f"{url!r} names no host")
-    tls = wanted(url, options)
+    tls = parse_tls(url, options)
     if parts.scheme == KAFKA:
         return Address(KAFKA, kafka=",".join(_with_port(each, KAFKA_PORT) for each in hosts.split(",")), tls=tls)
     if parts.scheme == NSQ:

@@ -76,7 +76,7 @@ def connected(app: App, url: str, *, given: Mapping[type, Any] | None = None) ->
     before, factories = app.url, dict(app._factories)
     app.connect(url)
     for kind, value in (given or {}).items():
-        app.provide(kind, _giving(value))
+        app.provide(kind, _make_factory(value))
     try:
         yield app
     finally:
@@ -233,7 +233,7 @@ class BlockingHarness(Facade[Harness], Inspection):
     advance = blocking(Harness.advance)
 
 
-def _giving(value: Any) -> Callable[[], Awaitable[Any]]:
+def _make_factory(value: Any) -> Callable[[], Awaitable[Any]]:
     """A factory whose value is taken as it is, even where it is a context manager, as mocks are."""
 
     async def factory() -> Any:

@@ -28,7 +28,7 @@ class Tls:
         return {name: value for name, value in settings.items() if value}
 
 
-def wanted(url: str, options: Mapping[str, str]) -> Tls | None:
+def parse_tls(url: str, options: Mapping[str, str]) -> Tls | None:
     """What the options of a URL ask for. Raises ValueError."""
     if options.get("tls", "1") not in ("0", "1"):
         raise ValueError(f"{url!r}: tls must be 1 or 0")

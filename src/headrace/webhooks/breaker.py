@@ -82,7 +82,7 @@ class Breaker:
             await asyncio.wait((turn,), timeout=patience)
         except asyncio.CancelledError:
             if turn.done():
-                self.abandoned(turn.result())
+                self.abandon(turn.result())
             raise
         finally:
             if turn in self._line:
@@ -90,7 +90,7 @@ class Breaker:
         # One that is let in as its patience ends is in: there is no other probe until it has reported.
         return turn.result() if turn.done() else Entry.NO
 
-    def succeeded(self) -> bool:
+    def record_success(self) -> bool:
         """The endpoint has taken a request; whether that is news."""
         self._failures = self._down = 0
         self._messages.clear()
@@ -103,7 +103,7 @@ class Breaker:
         self._release(Entry.FREE)
         return True
 
-    def failed(self, failure: Failure, entry: Entry) -> bool:
+    def record_failure(self, failure: Failure, entry: Entry) -> bool:
         """A request failed; whether everything waits from now on."""
         self._failures += 1
         self._down += failure.down
@@ -123,7 +123,7 @@ class Breaker:
             return True
         return False
 
-    def abandoned(self, entry: Entry) -> None:
+    def abandon(self, entry: Entry) -> None:
         """The request was not sent, or has no result."""
         if entry is Entry.PROBE and self.open:
             self._probing = False

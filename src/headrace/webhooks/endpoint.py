@@ -139,7 +139,7 @@ class Endpoint:
             # The status is the answer, whatever becomes of the rest.
             body_start = b""
             try:
-                body_start = await _beginning(response)
+                body_start = await _read_beginning(response)
             except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
                 response.close()
             pause = retry_after(response.headers.get("Retry-After"), time.time()) if verdict is Verdict.DOWN else None
@@ -161,7 +161,7 @@ def _is_cut(error: Exception) -> bool:
     return isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError)
 
 
-async def _beginning(response: aiohttp.ClientResponse) -> bytes:
+async def _read_beginning(response: aiohttp.ClientResponse) -> bytes:
     """The beginning of a body. What is longer than can be read in passing costs the connection."""
     kept = bytearray()
     read = 0

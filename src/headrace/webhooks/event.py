@@ -153,7 +153,7 @@ def _kind(message: Message, form: Form) -> str:
     return BYTES if _text(message.value) is None else TEXT
 
 
-def _carried(message: Message) -> list[tuple[str, bytes]]:
+def _user_headers(message: Message) -> list[tuple[str, bytes]]:
     """The headers that are neither the event's nor the broker's."""
     return [
         (name, value)
@@ -167,7 +167,7 @@ def _plain(message: Message) -> dict[str, str]:
     found: dict[str, str] = {}
     room = HEADERS_BYTES_MAX
     dropped = 0
-    for name, value in _carried(message):
+    for name, value in _user_headers(message):
         safe = HEADER_PREFIX + UNSAFE.sub("-", name)
         text = _safe(value.decode(errors="replace"))
         room -= len(safe) + len(text) + 4
@@ -181,7 +181,7 @@ def _plain(message: Message) -> dict[str, str]:
 def _extensions(message: Message) -> dict[str, str]:
     """The message's headers as attributes of the event."""
     found: dict[str, str] = {}
-    for name, value in _carried(message):
+    for name, value in _user_headers(message):
         attribute = re.sub("[^a-z0-9]", "", name.lower())
         if not attribute or attribute in RESERVED:
             attribute = "header" + attribute

@@ -25,7 +25,7 @@ class Figures:
         self.waits = False
         """Nothing is sent, because the endpoint takes nothing."""
 
-    def answered(self, answer: Answer, messages: int) -> None:
+    def count_answer(self, answer: Answer, messages: int) -> None:
         """A request has had its answer, or none."""
         status = str(answer.status) if answer.status else ""
         error = "" if answer.verdict is Verdict.TAKEN else status or answer.verdict.name.lower()

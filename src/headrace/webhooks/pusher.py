@@ -27,7 +27,7 @@ from headrace.webhooks.endpoint import Answer, Endpoint, Verdict
 from headrace.webhooks.event import id_of, request_of
 from headrace.webhooks.figures import Collector, Figures
 from headrace.webhooks.hook import Hook
-from headrace.webhooks.signature import signed
+from headrace.webhooks.signature import sign_with_keys
 
 log = structlog.get_logger("headrace.webhooks")
 
@@ -87,7 +87,7 @@ class Pusher:
             try:
                 answer = await self._post(messages)
             except BaseException:
-                self.breaker.abandoned(entry)
+                self.breaker.abandon(entry)
                 raise
             self._learn(answer, messages, entry)
             if answer.verdict is not Verdict.DOWN or not self.breaker.open:
@@ -105,9 +105,9 @@ class Pusher:
         headers |= {**self.hook.headers, "webhook-id": request.id}
         keys = self._keys()
         if keys:
-            headers |= signed(request.id, int(time.time()), request.body, keys)
+            headers |= sign_with_keys(request.id, int(time.time()), request.body, keys)
         answer = await self.endpoint.post(headers, request.body)
-        self.figures.answered(answer, len(messages))
+        self.figures.count_answer(answer, len(messages))
         return answer
 
     def _keys(self) -> list[bytes]:
@@ -128,18 +128,18 @@ class Pusher:
         """Update the breaker by an answer."""
         if answer.verdict in (Verdict.TAKEN, Verdict.REFUSED):
             since = self.breaker.open_since
-            if self.breaker.succeeded() and since is not None:
+            if self.breaker.record_success() and since is not None:
                 seconds = round(asyncio.get_running_loop().time() - since, 1)
                 self._log.info("the endpoint takes messages again", seconds=seconds)
         elif answer.verdict is Verdict.GONE:
-            self.breaker.abandoned(entry)
+            self.breaker.abandon(entry)
             if not self.gone:
                 self.gone = True
                 self._log.error("the endpoint is gone (410): nothing more is sent to it", reason=answer.reason)
                 self.on_gone()
         else:
             failure = Failure(id_of(messages[0]), answer.verdict is Verdict.DOWN, answer.pause)
-            if self.breaker.failed(failure, entry):
+            if self.breaker.record_failure(failure, entry):
                 self._log.warning("the endpoint takes nothing: messages wait", reason=answer.reason)
         self.figures.waits = self.breaker.open
 

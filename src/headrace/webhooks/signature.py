@@ -48,10 +48,10 @@ def key_of(secret: str | bytes) -> bytes:
 
 def sign(id: str, timestamp: int, body: bytes, secrets: str | bytes | Sequence[str | bytes]) -> dict[str, str]:
     """The headers that sign a request; the time is in seconds since 1970."""
-    return signed(id, timestamp, body, [key_of(each) for each in _several(secrets)])
+    return sign_with_keys(id, timestamp, body, [key_of(each) for each in _several(secrets)])
 
 
-def signed(id: str, timestamp: int, body: bytes, keys: Sequence[bytes]) -> dict[str, str]:
+def sign_with_keys(id: str, timestamp: int, body: bytes, keys: Sequence[bytes]) -> dict[str, str]:
     """The same with the bytes of the secrets."""
     made = [f"{VERSION},{_signature(key, id, str(timestamp), body)}" for key in keys]
     return {ID: id, TIMESTAMP: str(timestamp), SIGNATURE: " ".join(made)}

@@ -58,7 +58,7 @@ def _add_command(kind: str, help: str) -> None:
             chosen = scenarios.scenario(scenario)
         except ValueError as error:
             raise ConfigError(str(error)) from None
-        wanted = project.Wanted(name, topic, chosen, payload.value, key)
+        wanted = project.ProjectPlan(name, topic, chosen, payload.value, key)
         target = folder or Path(wanted.project)
         files = project.consumer(wanted) if kind == "consumer" else project.producer(wanted)
         project.write(target, files, force=force)

@@ -64,7 +64,7 @@ PAYLOADS: Mapping[str, Payload] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ProjectPlan:
     """What was asked for."""
 
     app: str
@@ -102,7 +102,7 @@ class Wanted:
         return self.package.replace("_", "-")
 
 
-def consumer(wanted: Wanted) -> dict[str, str]:
+def consumer(wanted: ProjectPlan) -> dict[str, str]:
     """The files of a project that reads a topic: path -> content."""
     tuning = wanted.scenario.tuning
     shape = "exactly_once" if tuning.exactly_once else "batch" if tuning.batch > 1 else "each"
@@ -127,14 +127,14 @@ def consumer(wanted: Wanted) -> dict[str, str]:
     found = _common(wanted, values)
     package = f"src/{wanted.package}"
     for name in ("app.py", "work.py", "config.py"):
-        found[f"{package}/{name}"] = _made(f"consumer/{shape}/{name}", values)
-    found[f"{package}/__main__.py"] = _made("consumer/__main__.py", values)
-    found["tests/test_app.py"] = _made(f"consumer/{shape}/test_app.py", values)
-    found["README.md"] = _made("consumer/README.md", values)
+        found[f"{package}/{name}"] = _render(f"consumer/{shape}/{name}", values)
+    found[f"{package}/__main__.py"] = _render("consumer/__main__.py", values)
+    found["tests/test_app.py"] = _render(f"consumer/{shape}/test_app.py", values)
+    found["README.md"] = _render("consumer/README.md", values)
     return found
 
 
-def producer(wanted: Wanted) -> dict[str, str]:
+def producer(wanted: ProjectPlan) -> dict[str, str]:
     """The files of a project that sends to a topic: path -> content."""
     values = _values(wanted, f"{wanted.app}: sends to {wanted.topic}")
     typed = wanted.payload != "bytes"
@@ -142,9 +142,9 @@ def producer(wanted: Wanted) -> dict[str, str]:
     values["more_tests"] = _tests(["bad_line"] if typed else [], values)
     found = _common(wanted, values)
     for name in ("app.py", "config.py", "__main__.py"):
-        found[f"src/{wanted.package}/{name}"] = _made(f"producer/{name}", values)
-    found["tests/test_app.py"] = _made("producer/test_app.py", values)
-    found["README.md"] = _made("producer/README.md", values)
+        found[f"src/{wanted.package}/{name}"] = _render(f"producer/{name}", values)
+    found["tests/test_app.py"] = _render("producer/test_app.py", values)
+    found["README.md"] = _render("producer/README.md", values)
     return found
 
 
@@ -162,7 +162,7 @@ def write(folder: Path, contents: Mapping[str, str], *, force: bool = False) -> 
         raise ConfigError(f"{error.filename} cannot be written: {error.strerror}") from None
 
 
-def _values(wanted: Wanted, description: str) -> dict[str, str]:
+def _values(wanted: ProjectPlan, description: str) -> dict[str, str]:
     payload, tuning = PAYLOADS[wanted.payload], wanted.scenario.tuning
     payload_values = {
         name: getattr(payload, name).format(key=wanted.key)
@@ -186,11 +186,11 @@ def _values(wanted: Wanted, description: str) -> dict[str, str]:
     }
 
 
-def _output(wanted: Wanted) -> str:
+def _output(wanted: ProjectPlan) -> str:
     return f"{wanted.topic[: TOPIC_MAX - 5]}-done"
 
 
-def _outcomes(wanted: Wanted) -> str:
+def _outcomes(wanted: ProjectPlan) -> str:
     tuning = wanted.scenario.tuning
     if tuning.private:
         return "whatever it raises, the message is not delivered to this instance again"
@@ -203,20 +203,20 @@ def _outcomes(wanted: Wanted) -> str:
 
 
 def _tests(names: list[str], values: Mapping[str, str]) -> str:
-    return "".join(_made(f"fragments/{name}", values) for name in names)
+    return "".join(_render(f"fragments/{name}", values) for name in names)
 
 
-def _common(wanted: Wanted, values: Mapping[str, str]) -> dict[str, str]:
+def _common(wanted: ProjectPlan, values: Mapping[str, str]) -> dict[str, str]:
     return {
-        "pyproject.toml": _made("common/pyproject.toml", values),
-        "Dockerfile": _made("common/Dockerfile", values),
-        ".gitignore": _made("common/gitignore", values),
-        ".dockerignore": _made("common/dockerignore", values),
-        f"src/{wanted.package}/__init__.py": _made("common/__init__.py", values),
-        f"src/{wanted.package}/events.py": _made(f"payload/{wanted.payload}.py", values),
+        "pyproject.toml": _render("common/pyproject.toml", values),
+        "Dockerfile": _render("common/Dockerfile", values),
+        ".gitignore": _render("common/gitignore", values),
+        ".dockerignore": _render("common/dockerignore", values),
+        f"src/{wanted.package}/__init__.py": _render("common/__init__.py", values),
+        f"src/{wanted.package}/events.py": _render(f"payload/{wanted.payload}.py", values),
     }
 
 
-def _made(name: str, values: Mapping[str, str]) -> str:
+def _render(name: str, values: Mapping[str, str]) -> str:
     text = (files("headrace.cli.new") / "templates" / f"{name}.template").read_text(encoding="utf-8")
     return Template(text).substitute(values)

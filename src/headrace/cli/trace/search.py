@@ -110,7 +110,7 @@ class TracedRecord:
         return int(digits) if digits.isdigit() and len(digits) < 20 else 0
 
 
-def traced_record(record: Record) -> TracedRecord:
+def trace_record(record: Record) -> TracedRecord:
     """Of several headers of one name, the last one counts."""
     headers = {name: value or b"" for name, value in record.headers}
     place = Place(record.topic, record.partition, record.offset)
@@ -165,10 +165,10 @@ async def scan(
                 ends = {each: end for each, end in ends.items() if starts[each].offset < end}
                 continue
             key = (chunk.topic, chunk.partition)
-            batches = [each for each in chunk.batches if _compressed(each) or pattern.search(each)]
+            batches = [each for each in chunk.batches if _is_compressed(each) or pattern.search(each)]
             for record in consumer.parse(chunk._replace(batches=batches)):
                 if record.offset < span.end[key]:
-                    yield traced_record(record)
+                    yield trace_record(record)
             advance(min(chunk.next_offset, span.end[key]) - chunk.offset)
 
 
@@ -194,5 +194,5 @@ async def read_record(client: Client, place: Place) -> TracedRecord | str:
     return f"{place} holds no message: it was compacted away, or marks the end of a transaction"
 
 
-def _compressed(batch: memoryview) -> bool:
+def _is_compressed(batch: memoryview) -> bool:
     return bool(HEADER.unpack_from(batch)[5] & COMPRESSION_MASK)
