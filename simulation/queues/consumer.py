@@ -6,9 +6,9 @@ import asyncio
 import random
 from typing import TYPE_CHECKING
 
-from headrace.broker import dead_letters
 from headrace.broker.queues import Queue
 from headrace.broker.queues.delivery import Claimed
+from headrace.format import headers as header_names
 from simulation.history import Violation, require
 from simulation.queues.model import QueueModel, identity
 
@@ -42,7 +42,7 @@ class QueueConsumer:
             where = (claimed.lane, offset, attempt)
             name = identity(value, headers)
             self._life.world.note(f"deliver {self._model.name} {where} {name!r}")
-            only = dict(headers).get(dead_letters.FOR_QUEUE)
+            only = dict(headers).get(header_names.FOR_QUEUE)
             mine = only is None or only == self._model.name.partition("/")[2].encode()
             require(mine, f"{self._model.name}: {name!r} was sent back to {only!r} alone")
             self._model.deliver(name, key, where, self._life.now_ms())

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headrace.broker import dead_letters
+from headrace.format import headers as header_names
 from simulation.history import require
 
 
@@ -37,8 +37,8 @@ FILTERED = (b"a", b"b")
 def identity(value: bytes | None, headers: Iterable[tuple[str, bytes | None]]) -> bytes:
     """What a message is called: its value, and how often it was sent back to which queue."""
     given = dict(headers)
-    queue = given.get(dead_letters.FOR_QUEUE) or given.get(dead_letters.ORIGIN_QUEUE) or b""
-    return sent_back(value, given.get(dead_letters.REDRIVEN) or b"", queue)
+    queue = given.get(header_names.FOR_QUEUE) or given.get(header_names.ORIGIN_QUEUE) or b""
+    return sent_back(value, given.get(header_names.REDRIVEN) or b"", queue)
 
 
 def sent_back(value: bytes | None, times: bytes, queue: bytes) -> bytes:
@@ -59,8 +59,8 @@ class Letter:
     def origin(self) -> tuple[int, int]:
         """Partition and offset."""
         return (
-            int(self.headers[dead_letters.ORIGIN_PARTITION] or b"-1"),
-            int(self.headers[dead_letters.ORIGIN_OFFSET] or b"-1"),
+            int(self.headers[header_names.ORIGIN_PARTITION] or b"-1"),
+            int(self.headers[header_names.ORIGIN_OFFSET] or b"-1"),
         )
 
 
@@ -227,7 +227,7 @@ class QueueModel:
                 self._parked[lane, letter.key] = min(first, offset)
         for letter in letters:
             value, headers = letter.value, letter.headers
-            attempts = int(headers[dead_letters.ATTEMPTS] or b"0")
+            attempts = int(headers[header_names.ATTEMPTS] or b"0")
             least = self.settings.get("max_attempts", 0)
             require(bool(least), f"{self.name}: {value.decode()} died on a queue that never gives up")
             require(self.wants(letter.key), f"{self.name}: {value.decode()} died without meeting the filter")
@@ -239,7 +239,7 @@ class QueueModel:
                 f"{self._deliveries[value]} times",
             )
             topic, _, name = self.name.partition("/")
-            found = (headers[dead_letters.ORIGIN_TOPIC], headers[dead_letters.ORIGIN_QUEUE])
+            found = (headers[header_names.ORIGIN_TOPIC], headers[header_names.ORIGIN_QUEUE])
             require(found == (topic.encode(), name.encode()), f"{self.name}: a letter has the origin {found}")
             self._dead[value] = None
 

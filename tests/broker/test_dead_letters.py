@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.broker.dead_letters import ADDED, DeadLetter, Selection, read, restored
+from headrace.broker.dead_letters import ADDED, DeadLetter, Selection, read, restore_headers
 
 HEADERS: list[tuple[str, bytes | None]] = [
     ("trace", b"1"),
@@ -32,15 +32,15 @@ def test_a_letter_is_read_and_given_back_as_it_was():
     assert (found.topic, found.partition, found.origin_offset, found.queue) == ("orders", 2, 17, "mail")
     assert (found.attempts, found.error, found.dead_at, found.redriven) == (5, "timeout \N{SNOWMAN}", 1000, 0)
     assert found.has_origin
-    assert restored(found, "") == [("trace", b"1"), ("empty", None), ("headrace-redriven", b"1")]
+    assert restore_headers(found, "") == [("trace", b"1"), ("empty", None), ("headrace-redriven", b"1")]
 
 
 def test_the_queue_stands_first_and_returns_are_counted():
-    back = restored(letter(), "mail")
+    back = restore_headers(letter(), "mail")
     assert back[0] == ("headrace-for-queue", b"mail")
     died_again = read((9, 0, b"k", b"v", [*back, *HEADERS[1:-1]]))
     assert died_again.redriven == 1
-    assert restored(died_again, "mail") == [
+    assert restore_headers(died_again, "mail") == [
         ("headrace-for-queue", b"mail"),
         ("trace", b"1"),
         ("empty", None),
@@ -67,7 +67,7 @@ def test_what_does_not_say_where_it_came_from(headers):
 @given(st.lists(st.tuples(st.sampled_from([*sorted(ADDED), "own"]), st.none() | st.binary(max_size=30))))
 def test_anything_in_the_headers_is_read(headers):
     found = read((0, 0, None, None, headers))
-    assert [name for name, _ in restored(found, "q")].count("own") == [name for name, _ in headers].count("own")
+    assert [name for name, _ in restore_headers(found, "q")].count("own") == [name for name, _ in headers].count("own")
 
 
 @pytest.mark.parametrize(
@@ -93,5 +93,5 @@ def test_selection(selection, wanted):
 
 
 def test_no_key_is_not_the_empty_key():
-    assert Selection(key=b"").wants(letter(key=b""))
-    assert not Selection(key=b"").wants(letter(key=None))
+    assert Selection(key=b"").selects(letter(key=b""))
+    assert not Selection(key=b"").selects(letter(key=None))

@@ -12,15 +12,16 @@ import pytest
 from tests.sdk.in_memory import consumer_config
 from tests.sdk.test_putting_aside import Cluster, Counting
 
+from headrace.format.headers import ATTEMPT, RETRY_AT
 from headrace.sdk import App, Message
 from headrace.sdk.chunk import Block, Chunk
 from headrace.sdk.exactly_once import TransactionalReceiver
-from headrace.sdk.kafka import ATTEMPT, KafkaDelivery, KafkaReceiver, KafkaTransport
+from headrace.sdk.kafka import KafkaDelivery, KafkaReceiver, KafkaTransport
 from headrace.sdk.message import Outgoing
 from headrace.sdk.nsq import NsqDelivery, NsqReceiver, NsqTransport
 from headrace.sdk.nsq_wire import MESSAGE_HEAD, NsqConnection, Received
 from headrace.sdk.puller import Puller, Track
-from headrace.sdk.retry_topic import RETRY_AT, WAITS
+from headrace.sdk.retry_topic import WAITS
 from headrace.sdk.system import parse
 from headrace.sdk.testing import Harness
 

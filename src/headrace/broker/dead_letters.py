@@ -9,19 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from headrace.format.headers import (
+    ATTEMPTS,
+    DEAD_AT,
+    ERROR,
+    FOR_QUEUE,
+    ORIGIN_OFFSET,
+    ORIGIN_PARTITION,
+    ORIGIN_QUEUE,
+    ORIGIN_TOPIC,
+    PARKED_FROM,
+    REDRIVEN,
+)
 from headrace.format.records import Record, RecordHeaders
-
-ORIGIN_TOPIC = "headrace-origin-topic"
-ORIGIN_PARTITION = "headrace-origin-partition"
-ORIGIN_OFFSET = "headrace-origin-offset"
-ORIGIN_QUEUE = "headrace-origin-queue"
-ATTEMPTS = "headrace-attempts"
-ERROR = "headrace-error"
-DEAD_AT = "headrace-dead-at"
-FOR_QUEUE = "headrace-for-queue"
-REDRIVEN = "headrace-redriven"
-PARKED_FROM = "headrace-parked-from"
-"""Partition and offset, with a slash between them, that a message had before its queue moved it to its parking."""
 
 # What dying and being sent back add to a record.
 ADDED = frozenset(

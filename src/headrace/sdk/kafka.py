@@ -20,6 +20,7 @@ from msgspec import structs
 
 from headrace.client import LATEST, BrokerError, Client, ClientError, Producer, RecordTooLarge, Sendable
 from headrace.client.send_buffer import Batch
+from headrace.format.headers import ATTEMPT, ORIGIN, RETRY_AT
 from headrace.sdk.background import BackgroundTasks
 from headrace.sdk.dead_letter import letter, without_value
 from headrace.sdk.exactly_once import TransactionalReceiver
@@ -27,15 +28,13 @@ from headrace.sdk.fetched_batch import FetchedBatch, message_of
 from headrace.sdk.limits import LARGEST, SETTING, UNKNOWN, Limits
 from headrace.sdk.message import NO_HEADERS, Message, Outgoing, Receipt
 from headrace.sdk.puller import Puller, Track
-from headrace.sdk.retry_topic import RETRY_AT, WAITS, RetryPuller, partition_for
+from headrace.sdk.retry_topic import WAITS, RetryPuller, partition_for
 from headrace.sdk.send_buffer import SendBuffer
 from headrace.sdk.system import Address, Unsuited, context_of
 from headrace.sdk.transport import ConsumerConfig, Deliver, Delivery, PublishFailed, Receiver, TooLarge, Transport
 
 log = structlog.get_logger("headrace.sdk")
 
-ATTEMPT = "headrace-attempt"
-ORIGIN = "headrace-origin"
 # What is written on a message that is put aside is less.
 ASIDE_BYTES = 65_536
 # Of the messages that wait for their next try, so much is fetched ahead.

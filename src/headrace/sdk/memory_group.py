@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from headrace.format.headers import DEAD_AT
 from headrace.sdk.dead_letter import letter
 from headrace.sdk.message import Message
 from headrace.sdk.transport import ConsumerConfig
@@ -105,7 +106,7 @@ class Group:
         """To the dead letters, unless it was for one instance alone."""
         if not self.config.tuning.private:
             dead = letter(self.message(entry), self.config.topic, self.config.group, reason)
-            headers = {**dead.headers, "headrace-dead-at": b"%d" % (self._broker.clock() * 1_000)}
+            headers = {**dead.headers, DEAD_AT: b"%d" % (self._broker.clock() * 1_000)}
             self._broker.append(msgspec.structs.replace(dead, headers=headers))
         self.finish(entry)
 

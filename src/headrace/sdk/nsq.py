@@ -17,6 +17,7 @@ from typing import Any
 import structlog
 
 from headrace.client import Client, ClientError
+from headrace.format.headers import ERROR
 from headrace.format.message_id import decode_id
 from headrace.sdk.background import BackgroundTasks
 from headrace.sdk.http_door import HttpDoor
@@ -52,8 +53,6 @@ LEASE_SECONDS = 86_400
 NSQD_LEASE_MS = 900_000
 # How a message was settled, by the command.
 SETTLEMENTS = {b"FIN": "ack", b"REQ": "retry"}
-# Why a message is dead, on a plain nsqd.
-ERROR_HEADER = "headrace-error"
 
 
 class NsqTransport(Transport):
@@ -322,7 +321,7 @@ class NsqReceiver(Receiver):
 
     async def _bury(self, delivery: NsqDelivery, reason: str) -> None:
         message = delivery.message
-        headers = {**message.headers, ERROR_HEADER: reason.encode()} if message.headers or message.key else NO_HEADERS
+        headers = {**message.headers, ERROR: reason.encode()} if message.headers or message.key else NO_HEADERS
         try:
             dead = f"{self.config.topic}.{self.config.group}.dead"
             await self.transport.publish([Outgoing(dead, message.value, message.key, headers)])

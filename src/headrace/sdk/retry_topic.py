@@ -14,9 +14,8 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from headrace.format.headers import RETRY_AT
 from headrace.sdk.puller import Puller
-
-RETRY_AT = "headrace-retry-at"
 
 WAITS = (0.0, 1.0, 5.0, 30.0, 120.0, 600.0, 3_600.0)
 """Seconds, of the partitions in turn; in the first, what has less than a second left."""

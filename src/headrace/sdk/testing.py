@@ -21,6 +21,14 @@ from typing import Any, TypeVar, Unpack, overload
 
 import msgspec
 
+from headrace.format.headers import (
+    ATTEMPTS,
+    ERROR,
+    ORIGIN_OFFSET,
+    ORIGIN_PARTITION,
+    ORIGIN_QUEUE,
+    ORIGIN_TOPIC,
+)
 from headrace.sdk.app import App
 from headrace.sdk.blocking import Facade, blocking
 from headrace.sdk.memory import ManualClock, MemoryBroker, register_broker, remove_broker
@@ -247,10 +255,10 @@ def _dead(letter: Message) -> Dead:
     own = {name: value for name, value in letter.headers.items() if name not in added}
     message = msgspec.structs.replace(
         letter,
-        topic=added["headrace-origin-topic"],
-        partition=int(added["headrace-origin-partition"]),
-        offset=int(added["headrace-origin-offset"]),
-        attempt=int(added["headrace-attempts"]),
+        topic=added[ORIGIN_TOPIC],
+        partition=int(added[ORIGIN_PARTITION]),
+        offset=int(added[ORIGIN_OFFSET]),
+        attempt=int(added[ATTEMPTS]),
         headers=own,
     )
-    return Dead(added["headrace-origin-queue"], message, added["headrace-error"])
+    return Dead(added[ORIGIN_QUEUE], message, added[ERROR])

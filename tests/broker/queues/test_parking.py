@@ -8,8 +8,8 @@ from typing import Any
 from tests.broker.queues.simulated import Stage, Taker, play
 from tests.broker.timer.stage import read_records
 
-from headrace.broker.dead_letters import ORIGIN_OFFSET, ORIGIN_PARTITION, PARKED_FROM
 from headrace.broker.queues.parking import PARKING, SOON_MS
+from headrace.format.headers import ORIGIN_OFFSET, ORIGIN_PARTITION, PARKED_FROM
 from simulation.faults import Killed
 
 

@@ -22,6 +22,7 @@ from headrace.broker.queues.parking import PARKING
 from headrace.broker.rate_limit import RateLimit
 from headrace.broker.reading import Found, RecordFinder
 from headrace.errors import AppendOffline, HeadraceError, UnknownTopic
+from headrace.format import headers as header_names
 from headrace.format.partitioning import murmur2
 from headrace.format.records import Record, RecordHeaders
 from headrace.log.interface import Partition, Topic
@@ -234,22 +235,22 @@ class DeadLetterMover:
             *(
                 (name, value)
                 for name, value in headers
-                if name not in dead_letters.ADDED or name == dead_letters.REDRIVEN
+                if name not in dead_letters.ADDED or name == header_names.REDRIVEN
             ),
-            (dead_letters.ORIGIN_TOPIC, queue.topic.name.encode()),
-            (dead_letters.ORIGIN_PARTITION, partition.encode()),
-            (dead_letters.ORIGIN_OFFSET, first.encode()),
-            (dead_letters.ORIGIN_QUEUE, queue.name.encode()),
-            (dead_letters.ATTEMPTS, str(attempts).encode()),
-            (dead_letters.ERROR, error.encode("utf-8", "replace")[:ERROR_BYTES]),
-            (dead_letters.DEAD_AT, str(now).encode()),
+            (header_names.ORIGIN_TOPIC, queue.topic.name.encode()),
+            (header_names.ORIGIN_PARTITION, partition.encode()),
+            (header_names.ORIGIN_OFFSET, first.encode()),
+            (header_names.ORIGIN_QUEUE, queue.name.encode()),
+            (header_names.ATTEMPTS, str(attempts).encode()),
+            (header_names.ERROR, error.encode("utf-8", "replace")[:ERROR_BYTES]),
+            (header_names.DEAD_AT, str(now).encode()),
         ]
 
 
 def _origin(lane: QueueLane, offset: int, headers: RecordHeaders) -> tuple[str, str]:
     """Partition and offset that a message had first: one from the parking has that in a header."""
     for name, value in headers if lane.index == PARKING else ():
-        if name != dead_letters.PARKED_FROM:
+        if name != header_names.PARKED_FROM:
             continue
         # Producers can write this header too, with any bytes.
         if place := dead_letters.parked_from((value or b"").decode("ascii", "replace")):

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.broker import move
-from headrace.broker.dead_letters import PARKED_FROM
 from headrace.broker.internal import PARKED
 from headrace.broker.queues.ledger import BLOCKED, DEFERRED, DONE, READY
 from headrace.broker.reading import RecordFinder
+from headrace.format.headers import PARKED_FROM
 from headrace.format.records import Record
 
 if TYPE_CHECKING:

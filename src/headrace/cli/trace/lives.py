@@ -19,9 +19,10 @@ from urllib.request import urlopen
 from headrace.broker.deliveries import DEAD, DELIVERED, EMPTIED, FINISHED, RELEASED, REQUEUED, TIMED_OUT
 from headrace.broker.deliveries import TOPIC as DELIVERIES
 from headrace.cli.over_http import Api
-from headrace.cli.trace.search import ORIGIN, RETRY_AT, Place, Span, TracedRecord, find_span, read_record, scan
+from headrace.cli.trace.search import Place, Span, TracedRecord, find_span, read_record, scan
 from headrace.client import EARLIEST, Client
 from headrace.errors import HeadraceError
+from headrace.format.headers import ORIGIN, RETRY_AT
 from headrace.format.sampling import is_kept, seed_of, threshold
 
 # The clocks of producers and of the broker may differ by this much.

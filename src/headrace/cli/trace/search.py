@@ -11,23 +11,23 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from headrace.broker.dead_letters import (
+from headrace.client import EARLIEST, LATEST, Client, Record
+from headrace.client.cluster import Partition
+from headrace.errors import HeadraceError
+from headrace.format.batch import COMPRESSION_MASK, HEADER
+from headrace.format.headers import (
+    ATTEMPT,
     ATTEMPTS,
     DEAD_AT,
     ERROR,
+    ORIGIN,
     ORIGIN_OFFSET,
     ORIGIN_PARTITION,
     ORIGIN_QUEUE,
     ORIGIN_TOPIC,
     REDRIVEN,
 )
-from headrace.client import EARLIEST, LATEST, Client, Record
-from headrace.client.cluster import Partition
-from headrace.errors import HeadraceError
-from headrace.format.batch import COMPRESSION_MASK, HEADER
 
-# Headers of the framework on a message in a retry topic, for topics without a queue.
-RETRY_AT, ATTEMPT, ORIGIN = "headrace-retry-at", "headrace-attempt", "headrace-origin"
 TRACEPARENT = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-.*", re.DOTALL)
 PLACE = re.compile(r"([^/\s]+)/([0-9]{1,9})/([0-9]{1,18})")
 

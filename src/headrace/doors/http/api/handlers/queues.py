@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from headrace.broker.broker import Broker
-from headrace.broker.dead_letters import PARKED_FROM, parked_from
+from headrace.broker.dead_letters import parked_from
 from headrace.broker.deliveries import TOPIC as DELIVERIES
 from headrace.broker.internal import is_internal
 from headrace.broker.queues import Message, Queue, QueueSettings, check_settings
@@ -18,6 +18,7 @@ from headrace.doors.http.api.message_fields import put_message
 from headrace.doors.http.api.responses import PAGE_BYTES, Answer, Names, Page, json_response
 from headrace.doors.http.server.messages import HttpError, Request
 from headrace.errors import InvalidTopic, PartitionOffline, UnknownQueue, UnknownTopic
+from headrace.format.headers import PARKED_FROM
 from headrace.log.interface import EARLIEST, LATEST, Topic
 
 PEEK_DEFAULT = 10
