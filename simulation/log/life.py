@@ -156,7 +156,7 @@ class LogLife(Life):
             found = await self.reader.batches(model, partition, start, look=False)
             # Retention may have moved on while the partition was read.
             found = [(header, body) for header, body in found if header.last_offset >= partition.start]
-            check(model, partition, found)
+            check(model, self.log.local(partition), found)
             model.verify(partition.start, end, found, self.runtime.clock.now_ms())
             self._check_producers(model, partition)
         except (PartitionOffline, UnknownTopic, StorageFailed) as error:

@@ -20,6 +20,7 @@ from headrace.format.aborted import Aborted
 from headrace.format.batch import TRANSACTIONAL, BatchHeader, batches_in
 from headrace.format.markers import control_type
 from headrace.log.interface import Chunk, Partition
+from headrace.log.partition import NativePartition
 from simulation.history import Violation, require
 from simulation.log.model import Entry, PartitionModel, fates
 
@@ -32,7 +33,7 @@ Batch = tuple[BatchHeader, bytes]
 """A header, and everything from the checksum on."""
 
 
-def check(model: PartitionModel, partition: Partition, batches: Sequence[Batch]) -> None:
+def check(model: PartitionModel, partition: NativePartition, batches: Sequence[Batch]) -> None:
     """Hold what a partition reports of transactions against the batches that are in it, all of them durable."""
     decided = fates(batches)
     undecided = [base for base, fate in decided.items() if fate is None]
@@ -129,7 +130,7 @@ class TransactionWorkload:
                 break
             await life.runtime.offload.run(chunk.cold)
         stable, durable = partition.last_stable, partition.high_watermark
-        aborted = Aborted(partition.aborted(offset, chunk.before))
+        aborted = Aborted(chunk.aborted)
         # As of the read: what comes meanwhile does not count.
         decided = _markers(model, durable)
         raw = await self._bytes(chunk)

@@ -7,7 +7,7 @@ Headrace.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 class HeadraceError(Exception):
@@ -123,6 +123,9 @@ class HalfDecided(HeadraceError):
 
 class AppendRefused(HeadraceError):
     """The root of the reasons why a batch was not appended."""
+
+    refused: Mapping[int, AppendRefused] = {}
+    """Of an append to several partitions, what is wrong with each write that is refused, by its number."""
 
 
 class CorruptBatch(AppendRefused):

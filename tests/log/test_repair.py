@@ -235,7 +235,7 @@ async def read(partition: Partition, *, committed: bool) -> dict[int, bytes]:
         if chunk.cold is not None:
             chunk.cold()
             continue
-        aborted = partition.aborted(offset, chunk.before) if committed else []
+        aborted = chunk.aborted
         ahead = sorted(aborted, key=lambda each: each.first_offset, reverse=True)
         raw = chunk.read()
         chunk.release()

@@ -40,7 +40,7 @@ def committed(partition: Partition) -> list[bytes | None]:
         if chunk.cold is not None:
             chunk.cold()
             continue
-        aborted = partition.aborted(offset, chunk.before)
+        aborted = chunk.aborted
         raw = chunk.read()
         chunk.release()
         for position, header in batches_in(raw):
@@ -253,10 +253,12 @@ async def test_without_its_index_nothing_counts_as_committed(tmp_path: Path) -> 
                 contents = index.read_bytes()
                 index.unlink()
                 with pytest.raises(errors.CorruptLog, match="is missing"):
-                    partition.aborted(0, 2)
+                    partition.read(0, 1 << 20, committed=True)
                 index.write_bytes(contents)
-            assert partition.aborted(0, 2) == [AbortedTransaction(5, 0, 1)]
+            chunk = partition.read(0, 1 << 20, committed=True)
+            chunk.release()
+            assert chunk.aborted == [AbortedTransaction(5, 0, 1)]
             if not lost:
                 await log.delete("t")
                 with pytest.raises(errors.PartitionOffline):
-                    partition.aborted(0, 2)
+                    partition.read(0, 1 << 20, committed=True)

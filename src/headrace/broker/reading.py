@@ -11,7 +11,7 @@ from headrace.errors import CorruptBatch, InvalidRecords, OffsetOutOfRange, Unsu
 from headrace.format import records
 from headrace.format.aborted import Aborted
 from headrace.format.batch import BatchHeader, batches_in
-from headrace.log.interface import AbortedTransaction, Chunk, Partition
+from headrace.log.interface import Chunk, Partition
 from headrace.runtime import Runtime
 
 # Records stepped over between two turns of the loop: about half a millisecond.
@@ -62,7 +62,7 @@ async def batches(
         if chunk.cold is None:
             break
         await runtime.offload.run(chunk.cold)
-    aborted = Aborted(aborted_in(partition, offset, chunk))
+    aborted = Aborted(chunk.aborted)
     raw = await bytes_of(runtime, chunk)
     return [
         (
@@ -73,15 +73,6 @@ async def batches(
         )
         for at, header in batches_in(raw)
     ]
-
-
-def aborted_in(partition: Partition, offset: int, chunk: Chunk) -> list[AbortedTransaction]:
-    """The aborted transactions of a chunk that was just read at `offset`; if they cannot be read, it is let go."""
-    try:
-        return partition.aborted(offset, chunk.before)
-    except BaseException:
-        chunk.release()
-        raise
 
 
 @dataclass(slots=True)

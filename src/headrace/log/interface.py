@@ -1,8 +1,10 @@
 """The narrow interface between the broker and the log: what every log has, wherever it keeps its batches.
 
-The broker and everything above reach the log through the two protocols here and nothing else. What only a log of files
-on this machine's disk can tell or do (sizes, retention, producers) is in `local.py`, and a part of the broker that
-needs it declares that it does. What is private to the native log (segments, the journal, truncation) is in neither.
+The broker and everything above reach the log through the two classes here and nothing else. A log implements their
+abstract members, thirteen of them; the catalogue, the plain attributes of a partition and waiting for more it inherits.
+What only a log of files on this machine's disk can tell or do (sizes, retention, producers) is in `local.py`, and a
+part of the broker that needs it declares that it does. What is private to the native log (segments, the journal) is in
+neither.
 
 Two ideas shape it. Appending is a plain call that assigns offsets at once, in the order of the calls; *durability*
 arrives later, for everything in the same flush together, by a callback. And a partition may be cold after a start:
@@ -11,6 +13,7 @@ nothing of it was read from disk. `loaded` says so and `load()` warms it; the ho
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -32,7 +35,8 @@ MAX_TIMESTAMP = -3
 
 class Done(Protocol):
     """What to call on the loop when an append has become durable (None) or has failed (the reason): exactly once if its
-    answer was not `durable`, and never if it was. Not before the append has returned."""
+    answer was not `durable`, and never if it was. Not before the append has returned. `Appended.complete` is for
+    callers to which it makes no difference."""
 
     def __call__(self, error: Exception | None, /) -> None: ...
 
@@ -97,6 +101,11 @@ class Appended(NamedTuple):
     duplicate: bool = False
     """The batch had been appended before; `base_offset` is the first one's."""
 
+    def complete(self, done: Done) -> None:
+        """Call `done` now if the append is durable: nothing else calls it then."""
+        if self.durable:
+            done(None)
+
 
 @dataclass(frozen=True, slots=True)
 class Write:
@@ -116,6 +125,15 @@ class Write:
     of the log. Raises BatchDiverges where they do not."""
 
 
+class AbortedTransaction(NamedTuple):
+    """A producer whose records from `first_offset` up to its abort marker must be skipped by committed readers."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    """The marker's."""
+
+
 @dataclass(slots=True)
 class Chunk:
     """What a read found: whole batches, except that the last may be cut at the end (clients expect that of Kafka)."""
@@ -125,8 +143,10 @@ class Chunk:
     available: int = 0
     """Bytes that there are of what was asked for: more than `size` where the last of them are no whole batch."""
     before: int = 0
-    """Every batch in it ends before this offset: the bound to ask `Partition.aborted` with. Ask at once: compaction may
-    forget a transaction whose records are in here still."""
+    """Every batch in it ends before this offset."""
+    aborted: Sequence[AbortedTransaction] = ()
+    """The aborted transactions that committed readers skip in it, in the order of their markers: a transactional batch
+    was aborted if its producer has one that it lies in. Some may lie behind what was read."""
     cold: Callable[[], None] | None = None
     """Nothing was read, since finding the place would wait for the device: run this off the loop, then read again."""
 
@@ -145,15 +165,6 @@ class Chunk:
             part.release()
 
 
-class AbortedTransaction(NamedTuple):
-    """A producer whose records from `first_offset` up to its abort marker must be skipped by committed readers."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    """The marker's."""
-
-
 @dataclass(frozen=True, slots=True)
 class OffsetAtTime:
     """The answer to a look-up by time; offset -1 where there is none."""
@@ -163,87 +174,82 @@ class OffsetAtTime:
     leader_epoch: int
 
 
-class Partition(Protocol):
-    """One partition. The attributes are plain reads; they mean something once `loaded`."""
+class Partition(ABC):
+    """One partition. What it is now is in plain attributes, which its log keeps up to date; those of offsets mean
+    something once it is `loaded`."""
 
-    @property
-    def topic(self) -> Topic: ...
-    @property
-    def index(self) -> int: ...
-    @property
-    def loaded(self) -> bool: ...
-    @property
-    def offline(self) -> str | None:
+    __slots__ = ("_waiters", "end", "epoch", "high_watermark", "index", "offline", "start", "topic")
+
+    def __init__(self, topic: Topic, index: int, epoch: int, start: int, end: int) -> None:
+        self.topic = topic
+        self.index = index
+        self.offline: str | None = None
         """Why the partition serves nothing, or None."""
-        ...
-
-    @property
-    def epoch(self) -> int:
-        """The leader epoch. Known without loading."""
-        ...
-
-    @property
-    def start(self) -> int:
+        self.epoch = epoch
+        """The leader epoch: of the batches that are appended from now on. Known without loading."""
+        self.start = start
         """The log start offset: the first that may be read."""
-        ...
-
-    @property
-    def high_watermark(self) -> int:
+        self.high_watermark = end
         """Readers stop before this offset: what is below it is never taken back."""
-        ...
-
-    @property
-    def last_stable(self) -> int:
-        """Committed readers stop before this offset: the first of an open transaction, or the high watermark."""
-        ...
-
-    @property
-    def end(self) -> int:
+        self.end = end
         """The log end offset: the next one to be assigned; at or above the high watermark."""
-        ...
+        self._waiters: list[Wake] = []
 
+    @property
+    @abstractmethod
+    def loaded(self) -> bool: ...
+
+    @abstractmethod
     async def load(self) -> None:
         """Warm the partition: recover it if the last stop was not clean. Raises PartitionOffline."""
-        ...
 
+    @property
+    @abstractmethod
+    def last_stable(self) -> int:
+        """Committed readers stop before this offset: the first of an open transaction, or the high watermark."""
+
+    @abstractmethod
     def append(self, batches: bytearray | memoryview, done: Done | None = None) -> Appended:
         """Append one batch, or several one behind the other; see `Log.append`. The log copies what it keeps: the buffer
         is the caller's again on return."""
-        ...
 
-    def probe(self, batch: bytearray | memoryview) -> int | None:
-        """Whether `Log.append` would take a batch now, among others: None, if so; its first offset, if it had been
-        appended before. Raises the AppendRefused that it would raise, and spares the others that."""
-        ...
-
+    @abstractmethod
     def read(self, offset: int, max_bytes: int, *, committed: bool = False, at_least_one: bool = True) -> Chunk:
         """Batches from the one that holds `offset`, at most `max_bytes` of them, but the first one whole (if
-        `at_least_one`), up to the high watermark or (`committed`) the last stable offset. Raises OffsetOutOfRange.
-        Release what it gives. Its parts in files may be cold: read off the loop what is not resident."""
-        ...
+        `at_least_one`), up to the high watermark or (`committed`) the last stable offset, and then with what was
+        aborted of them. Raises OffsetOutOfRange. Release what it gives. Its parts in files may be cold: read off the
+        loop what is not resident."""
 
-    def aborted(self, first: int, last: int) -> list[AbortedTransaction]:
-        """The aborted transactions that overlap [first, last): a transactional batch was aborted if its producer has
-        one that it lies in. They come in the order of their markers, and cost nothing where there are none."""
-        ...
+    @abstractmethod
+    async def offset_at(self, timestamp: int) -> OffsetAtTime:
+        """The first record at or after `timestamp` (ms), or the record with the largest timestamp (MAX_TIMESTAMP)."""
+
+    @abstractmethod
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch at or below `epoch`, and the offset at which it ended; (-1, -1) where unknown."""
+
+    @abstractmethod
+    async def trim(self, before: int) -> int:
+        """Forget the records before `before` (-1: before the high watermark), durably; the new start."""
+
+    # --- waiting for more ---
 
     def wait(self, wake: Wake) -> None:
         """Call `wake` once when readers can get further than now."""
-        ...
+        self._waiters.append(wake)
 
-    def unwait(self, wake: Wake) -> None: ...
+    def unwait(self, wake: Wake) -> None:
+        """Do not call `wake` after all, if it still waits."""
+        try:
+            self._waiters.remove(wake)
+        except ValueError:
+            pass
 
-    async def offset_at(self, timestamp: int) -> OffsetAtTime:
-        """The first record at or after `timestamp` (ms), or the record with the largest timestamp (MAX_TIMESTAMP)."""
-        ...
-
-    async def trim(self, before: int) -> int:
-        """Forget the records before `before` (-1: before the high watermark), durably; the new start."""
-        ...
-
-    def epoch_end(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch at or below `epoch`, and the offset at which it ended; (-1, -1) where unknown."""
-        ...
+    def wake_all(self) -> None:
+        """For the log: readers can get further, or never will."""
+        waiters, self._waiters = self._waiters, []
+        for wake in waiters:
+            wake()
 
 
 @dataclass(slots=True, eq=False)
@@ -259,42 +265,53 @@ class Topic:
     deleted: bool = False
 
 
-class Log(Protocol):
+class Catalogue(dict[str, Topic]):
+    """The topics of a log, by name and by id. Only the log adds and removes."""
+
+    __slots__ = ("by_id",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_id: dict[UUID, Topic] = {}
+
+    def add(self, topic: Topic) -> None:
+        self[topic.name] = self.by_id[topic.id] = topic
+
+    def remove(self, topic: Topic) -> None:
+        topic.deleted = True
+        self.pop(topic.name, None)
+        self.by_id.pop(topic.id, None)
+
+
+class Log(ABC):
     """All topics of a data directory."""
 
-    @property
-    def topics(self) -> Mapping[str, Topic]:
-        """The catalogue, by name."""
-        ...
-
-    @property
-    def topics_by_id(self) -> Mapping[UUID, Topic]: ...
-
-    @property
-    def on_partition_changed(self) -> list[PartitionChanged]:
+    def __init__(self) -> None:
+        self.topics = Catalogue()
+        self.on_partition_changed: list[PartitionChanged] = []
         """What to call when a partition goes offline, unless its topic is deleted, or gets another leader epoch."""
-        ...
 
+    @abstractmethod
     async def create(self, name: str, partitions: int, config: Mapping[str, str], settings: TopicSettings) -> Topic:
         """Make a topic, durably. Raises TopicExists. The name is the broker's to judge."""
-        ...
 
+    @abstractmethod
     async def delete(self, name: str) -> None:
         """Drop a topic and its data, durably. Raises UnknownTopic."""
-        ...
 
+    @abstractmethod
     async def alter(
         self, name: str, *, partitions: int | None = None, config: tuple[Mapping[str, str], TopicSettings] | None = None
     ) -> Topic:
         """Grow a topic or change its configuration, durably."""
-        ...
 
+    @abstractmethod
     def append(self, writes: Sequence[Write], done: Done | None = None) -> list[Appended]:
         """Append to several partitions, all or nothing, even through a power cut. Raises an AppendRefused and has then
-        changed nothing. If one of the batches had been appended before, all are taken for duplicates, and nothing
-        is appended."""
-        ...
+        changed nothing; its `refused` says what is wrong with each write. If one of the batches had been appended
+        before, all are taken for duplicates, and nothing is appended: those that had been have their first offset in
+        the answer, the others -1."""
 
+    @abstractmethod
     async def reserve(self, name: str, count: int) -> int:
         """Take `count` numbers from the durable counter `name` (producer ids, for one); the first of them."""
-        ...

@@ -12,12 +12,18 @@ import json
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from uuid import UUID
 
 import structlog
 
-from headrace.errors import DataDirectoryInvalid, InvalidPartitions, StorageFailed, TopicExists, UnknownTopic
+from headrace.errors import (
+    AppendRefused,
+    DataDirectoryInvalid,
+    InvalidPartitions,
+    StorageFailed,
+    TopicExists,
+    UnknownTopic,
+)
 from headrace.format.batch import BatchHeader
 from headrace.log import checkpoint as checkpoints
 from headrace.log import journal as journals
@@ -26,9 +32,9 @@ from headrace.log.checkpoint import Checkpoint, TopicRecord
 from headrace.log.commit import NO_TOPIC, Committer
 from headrace.log.files import OpenFiles
 from headrace.log.frames import Kind
-from headrace.log.interface import Appended, Done, Durability, Partition, PartitionChanged, Topic, TopicSettings, Write
+from headrace.log.interface import Appended, Done, Durability, Partition, Topic, TopicSettings, Write
 from headrace.log.journal import Journal
-from headrace.log.local import Hold, Trimmed
+from headrace.log.local import LocalLog
 from headrace.log.partition import NativePartition
 from headrace.log.places import Places
 from headrace.log.segments import METADATA_FILE
@@ -48,15 +54,14 @@ FILE_NAME_MAX = 255
 STEP_PARTITIONS = 128
 
 
-class NativeLog:
+class NativeLog(LocalLog):
     """A data directory and everything in it."""
 
     def __init__(self, runtime: Runtime, config: LogSettings) -> None:
+        super().__init__()
         self.runtime = runtime
         self.config = config
         self.now_ms = runtime.clock.now_ms
-        self.epoch = 0
-        self.cluster_id = ""
         # Whether the last stop left nothing to recover.
         self.clean = False
         # The disk does not take what waits in memory: appends are refused until it does.
@@ -67,13 +72,6 @@ class NativeLog:
         # Partitions with data above their recovery point, in the order in which they became so.
         self.dirty: dict[NativePartition, None] = {}
         self.counters: dict[str, int] = {}
-        self._topics: dict[str, Topic] = {}
-        self._topics_by_id: dict[UUID, Topic] = {}
-        self.topics: Mapping[str, Topic] = MappingProxyType(self._topics)
-        self.topics_by_id: Mapping[UUID, Topic] = MappingProxyType(self._topics_by_id)
-        self.trimmed: list[Trimmed] = []
-        self.on_partition_changed: list[PartitionChanged] = []
-        self.holds: list[Hold] = []
         # Names that are being created or deleted: taken, until that is durable.
         self._busy: set[str] = set()
         self.journal: Journal
@@ -159,11 +157,7 @@ class NativeLog:
         for partition, epoch in zip(self.partitions_of(topic), record.epochs, strict=False):
             # A start after an unclean stop raises each partition's own.
             partition.epoch = max(self.epoch, epoch if self.clean else epoch + 1)
-        return self._list_topic(topic)
-
-    def _list_topic(self, topic: Topic) -> Topic:
-        self._topics[topic.name] = topic
-        self._topics_by_id[topic.id] = topic
+        self.topics.add(topic)
         return topic
 
     async def _new_partitions(self, topic: Topic, first: int, end: int) -> list[NativePartition]:
@@ -196,7 +190,7 @@ class NativeLog:
         return partition
 
     async def create(self, name: str, partitions: int, config: Mapping[str, str], settings: TopicSettings) -> Topic:
-        if name in self._topics or name in self._busy:
+        if name in self.topics or name in self._busy:
             raise TopicExists(f"there is a topic {name!r} already")
         topic_id = UUID(bytes=self.runtime.random.bytes(16), version=4)
         record = TopicRecord(name, topic_id, dict(config), settings, [(0, 0)] * partitions)
@@ -206,7 +200,8 @@ class NativeLog:
             # Before the journal has it: a checkpoint must not come between that and the catalogue.
             topic.partitions = await self._new_partitions(topic, 0, partitions)
             await self._journal_change({"op": "create", "topic": checkpoints.topic_to_json(record)})
-            return self._list_topic(topic)
+            self.topics.add(topic)
+            return topic
         finally:
             self._busy.discard(name)
 
@@ -228,9 +223,7 @@ class NativeLog:
 
     def drop_topic(self, topic: Topic) -> None:
         """Take a topic out of the catalogue."""
-        topic.deleted = True
-        self._topics.pop(topic.name, None)
-        self._topics_by_id.pop(topic.id, None)
+        self.topics.remove(topic)
         for partition in self.partitions_of(topic):
             partition.offline = "the topic was deleted"
             self.dirty.pop(partition, None)
@@ -299,7 +292,7 @@ class NativeLog:
             topic.partitions = [*topic.partitions, *more]
 
     def _existing(self, name: str) -> Topic:
-        topic = self._topics.get(name)
+        topic = self.topics.get(name)
         if topic is None or name in self._busy:
             raise UnknownTopic(f"there is no topic {name!r}")
         return topic
@@ -324,24 +317,22 @@ class NativeLog:
             partition = self.local(write.partition)
             partition.check_writable()
             return [partition.appender.append_as_is(write.batches, done)]
-        checked: list[tuple[NativePartition, list[tuple[memoryview, BatchHeader]], int | None]] = []
+        checked: list[_Checked] = []
+        refused: dict[int, AppendRefused] = {}
         seen: set[NativePartition] = set()
-        for write in writes:
+        for number, write in enumerate(writes):
             partition = self.local(write.partition)
             if partition in seen:
                 raise ValueError(f"{partition.folder} stands twice in one append: join its batches into one")
             seen.add(partition)
-            partition.check_writable()
-            appender = partition.appender
-            if write.as_is:
-                parts = appender.check_as_is(write.batches)
-                # The leader of the partition has compared them with what their producers had sent before.
-                repeated: list[int | None] = []
-            else:
-                parts = appender.check_all(write.batches, sparse=write.sparse, moved=write.moved)
-                repeated = [appender.check_sequence(header) for _, header in parts]
-            appender.tighten()
-            checked.append((partition, parts, next((each for each in repeated if each is not None), None)))
+            try:
+                checked.append(_check(partition, write))
+            except AppendRefused as error:
+                refused[number] = error
+        if refused:
+            reason = next(iter(refused.values()))
+            reason.refused = refused
+            raise reason
         if any(first is not None for _, _, first in checked):
             # What came with the repeated batch came with it the first time too.
             durable = all(first is None or first < partition.high_watermark for partition, _, first in checked)
@@ -386,13 +377,10 @@ class NativeLog:
     def drop_expired(self, partition: NativePartition) -> None:
         self.upkeep.drop_expired(partition)
 
-    def held_from(self, partition: Partition) -> int | None:
-        return min([offset for hold in self.holds if (offset := hold(partition)) is not None], default=None)
-
     def sizes(self) -> Mapping[str, int]:
         return {
-            "topics": len(self._topics),
-            "partitions": sum(len(topic.partitions) for topic in self._topics.values()),
+            "topics": len(self.topics),
+            "partitions": sum(len(topic.partitions) for topic in self.topics.values()),
             "tail_bytes": self.tail.size,
             "journal_bytes": self.journal.used,
             "journal_flushes": self.committer.flushes,
@@ -404,6 +392,25 @@ class NativeLog:
             "compaction_freed_bytes": self.upkeep.cleaner.bytes_freed,
             "quarantined_partitions": self.upkeep.cleaner.quarantined,
         }
+
+
+# A partition, what is to be appended to it, and where that had been appended before, if it had.
+_Checked = tuple[NativePartition, list[tuple[memoryview, BatchHeader]], int | None]
+
+
+def _check(partition: NativePartition, write: Write) -> _Checked:
+    """Whether one write of several can be appended now. Raises an AppendRefused."""
+    partition.check_writable()
+    appender = partition.appender
+    if write.as_is:
+        parts = appender.check_as_is(write.batches)
+        # The leader of the partition has compared them with what their producers had sent before.
+        repeated: list[int | None] = []
+    else:
+        parts = appender.check_all(write.batches, sparse=write.sparse, moved=write.moved)
+        repeated = [appender.check_sequence(header) for _, header in parts]
+    appender.tighten()
+    return partition, parts, next((each for each in repeated if each is not None), None)
 
 
 def _rename_folders(disk: Disk, topic: Topic, folders: Sequence[str]) -> list[str]:

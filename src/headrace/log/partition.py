@@ -32,10 +32,9 @@ from headrace.log.interface import (
     Durability,
     OffsetAtTime,
     Topic,
-    Wake,
 )
 from headrace.log.loading import load
-from headrace.log.local import ActiveProducer
+from headrace.log.local import ActiveProducer, LocalPartition
 from headrace.log.log_start import keep_newest
 from headrace.log.segments import Loaded, Segments, sync_now
 from headrace.log.state import UNREAD, PartitionState
@@ -47,29 +46,22 @@ if TYPE_CHECKING:
     from headrace.log.native import NativeLog
 
 
-class NativePartition:
+class NativePartition(LocalPartition):
     """A partition on this machine's disk."""
 
     __slots__ = (
-        "_fresh", "_loading", "_ready", "_waiters", "appender", "cache", "cleaned_up_to", "end", "epoch", "flushed",
-        "high_watermark", "index", "log", "offline", "point", "saved_point", "segments", "start", "state", "topic",
-        "topic_bytes", "truncations", "writable",
+        "_fresh", "_loading", "_ready", "appender", "cache", "cleaned_up_to", "log", "point", "saved_point", "segments",
+        "state", "topic_bytes", "truncations", "writable",
     )  # fmt: skip
 
     def __init__(self, log: NativeLog, topic: Topic, index: int, start: int, point: int, *, fresh: bool) -> None:
+        super().__init__(topic, index, log.epoch, start, point)
         self.log = log
-        self.topic = topic
         self.topic_bytes = topic.id.bytes
-        self.index = index
-        self.start = start
-        self.high_watermark = self.flushed = self.end = point
-        # The leader epoch: of the batches that are appended from now on.
-        self.epoch = log.epoch
         # The recovery point: everything below it is in the segments and synced.
         self.point = point
         # The recovery point that the checkpoint file has: what the next start goes by.
         self.saved_point = point
-        self.offline: str | None = None
         # Up to where the log is compacted; -1 until the cleaner has looked.
         self.cleaned_up_to = -1
         self._ready = False
@@ -81,7 +73,6 @@ class NativePartition:
         # Nothing was ever written: there is nothing to load.
         self._fresh = fresh
         self._loading: asyncio.Future[None] | None = None
-        self._waiters: list[Wake] = []
 
     def __repr__(self) -> str:
         return f"<{self.topic.name}-{self.index} {self.start}..{self.high_watermark}..{self.end}>"
@@ -175,7 +166,7 @@ class NativePartition:
         if self.offline is None:
             self.offline = reason
             self.log.report_offline(self, reason)
-            self._wake()
+            self.wake_all()
 
     # --- appending ---
 
@@ -215,15 +206,6 @@ class NativePartition:
         if epoch > self.epoch:
             self.epoch = epoch
             self.log.report_change(self)
-
-    def probe(self, batch: bytearray | memoryview) -> int | None:
-        self.check_writable()
-        appender = self.appender
-        first = appender.check_sequence(appender.check(batch))
-        if first is None:
-            # That can fail too.
-            appender.tighten()
-        return first
 
     # --- between memory and files ---
 
@@ -272,7 +254,7 @@ class NativePartition:
                 if self.topic.settings.durability is Durability.MEMORY:
                     state.producers.settle(end)
             if self._waiters:
-                self._wake()
+                self.wake_all()
 
     def synced(self, point: int) -> None:
         self.point = max(self.point, point)
@@ -308,33 +290,26 @@ class NativePartition:
         if offset >= upto:
             return Chunk()
         tail = self.cache.batches
-        if tail and offset >= tail[0][BASE]:
-            index = find(tail, offset)
-            if offset <= tail[index][LAST]:
-                return self.cache.read(index, upto, max_bytes, at_least_one)
-        return self.segments.read(offset, upto, max_bytes, at_least_one)
+        index = find(tail, offset) if tail and offset >= tail[0][BASE] else -1
+        if index >= 0 and offset <= tail[index][LAST]:
+            chunk = self.cache.read(index, upto, max_bytes, at_least_one)
+        else:
+            chunk = self.segments.read(offset, upto, max_bytes, at_least_one)
+        if committed and chunk.size:
+            try:
+                # Now: compaction may forget a transaction whose records are on their way still.
+                chunk.aborted = self.aborted(offset, chunk.before)
+            except BaseException:
+                chunk.release()
+                raise
+        return chunk
 
     def aborted(self, first: int, last: int) -> list[AbortedTransaction]:
-        if self.offline:
-            raise PartitionOffline(f"{self.folder} is offline: {self.offline}")
+        """The aborted transactions that overlap [first, last). Cost nothing where there are none."""
         found = self.segments.aborted(first, last)
         if self.state.unindexed:
             found += self.state.aborted(first, last)
         return found
-
-    def wait(self, wake: Wake) -> None:
-        self._waiters.append(wake)
-
-    def unwait(self, wake: Wake) -> None:
-        try:
-            self._waiters.remove(wake)
-        except ValueError:
-            pass
-
-    def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        for wake in waiters:
-            wake()
 
     # --- looking up and forgetting ---
 
@@ -369,12 +344,12 @@ class NativePartition:
             self.segments.end = end
         else:
             self.segments.cut_back(end)
-        self._wake()
+        self.wake_all()
 
     def adopt_state(self, found: Loaded) -> None:
         """Take what follows from the batches that were left."""
         self.state.adopt(found)
-        self._wake()
+        self.wake_all()
 
     async def shrink(self, limit: int) -> int:
         return await log_start.shrink(self, limit)
@@ -434,7 +409,7 @@ class NativePartition:
         if self._ready:
             self.cache.clear()
             self.segments.close()
-        self._wake()
+        self.wake_all()
 
     def prepare_sync(self, *, gently: bool) -> tuple[int, list[Callable[[], None]]]:
         """Store what waits; the jobs that make it durable, and the recovery point once they are done."""

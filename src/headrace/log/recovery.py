@@ -107,7 +107,7 @@ async def recover(log: NativeLog, found: Checkpoint) -> None:
 
 async def _recover(log: NativeLog, topic_bytes: bytes, index: int, replay: Replay) -> int | None:
     """Recover one partition; how many batches were replayed, None if it is damaged."""
-    topic = log.topics_by_id.get(UUID(bytes=topic_bytes))
+    topic = log.topics.by_id.get(UUID(bytes=topic_bytes))
     if topic is None or index >= len(topic.partitions):
         return 0
     partition = log.partitions_of(topic)[index]
@@ -140,9 +140,9 @@ def _read_catalogue(log: NativeLog, found: Checkpoint, frames: list[Frame]) -> N
                 record = checkpoints.topic_from_json(change["topic"])
                 # The checkpoint is newer than the first frames: a topic that came and went since must not take the
                 # place of a later one of its name, which the checkpoint has already.
-                if record.id not in log.topics_by_id and record.id not in deleted:
+                if record.id not in log.topics.by_id and record.id not in deleted:
                     log.add_topic(record, fresh=False)
-            elif (topic := log.topics_by_id.get(UUID(hex=change["id"]))) is not None:
+            elif (topic := log.topics.by_id.get(UUID(hex=change["id"]))) is not None:
                 if change["op"] == "delete":
                     log.drop_topic(topic)
                 else:

@@ -306,7 +306,7 @@ class Upkeep:
         await log.runtime.offload.run(checkpoints.save, log.runtime.disk, saved)
         self._journal_from = journal_from
         for record in saved.topics:
-            saved_topic = log.topics_by_id.get(record.id)
+            saved_topic = log.topics.by_id.get(record.id)
             if saved_topic is not None:
                 for partition, (_, point) in zip(log.partitions_of(saved_topic), record.partitions, strict=False):
                     partition.saved(point)

@@ -11,8 +11,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from headrace.errors import CorruptLog, DataDirectoryInvalid, DataDirectoryLocked, HeadraceError, OffsetOutOfRange
+from headrace.format.aborted import Aborted
 from headrace.format.batch import batches_in, crc_fits
-from headrace.format.markers import control_type
 from headrace.log import checkpoint
 from headrace.log.interface import EARLIEST, LATEST
 from headrace.log.local import LocalPartition
@@ -98,13 +98,10 @@ class FolderOrigin:
         if topic is None or wanted.partition >= len(topic.partitions):
             raise range_lost(wanted.topic, wanted.partition, wanted.start, wanted.end)
         partition = await self._partition(wanted.topic, wanted.partition)
-        aborts = partition.aborted(wanted.start, wanted.end) if committed else []
-        waiting = sorted(aborts, key=lambda each: each.first_offset, reverse=True)
-        skipped: set[int] = set()
         offset = wanted.start
         while offset < wanted.end:
             try:
-                found = _read(partition, offset, committed)
+                found, aborted = _read(partition, offset, committed)
             except OffsetOutOfRange:
                 if not skip_lost or partition.start <= offset:
                     raise range_lost(wanted.topic, wanted.partition, offset, wanted.end) from None
@@ -122,26 +119,21 @@ class FolderOrigin:
                         f"{wanted.topic}-{wanted.partition}: the batch at offset {header.base_offset} does not fit "
                         "its checksum: `headrace log verify` reports what else is damaged"
                     )
-                while waiting and waiting[-1].first_offset <= header.last_offset:
-                    skipped.add(waiting.pop().producer_id)
                 offset = header.last_offset + 1
-                batch = view[position : position + header.size]
-                if header.is_control:
-                    if header.producer_id in skipped and not control_type(batch)[0]:
-                        skipped.discard(header.producer_id)
-                elif not (header.is_transactional and header.producer_id in skipped):
-                    kept.append(batch)
+                is_aborted = header.is_transactional and aborted.has(header.producer_id, header.base_offset)
+                if not header.is_control and not is_aborted:
+                    kept.append(view[position : position + header.size])
                 if offset >= wanted.end:
                     break
             yield kept
 
 
-def _read(partition: LocalPartition, offset: int, committed: bool) -> bytes:
+def _read(partition: LocalPartition, offset: int, committed: bool) -> tuple[bytes, Aborted]:
     chunk = partition.read(offset, READ_BYTES, committed=committed)
     while chunk.cold is not None:
         chunk.cold()
         chunk = partition.read(offset, READ_BYTES, committed=committed)
     try:
-        return chunk.read()
+        return chunk.read(), Aborted(chunk.aborted)
     finally:
         chunk.release()

@@ -106,7 +106,7 @@ class Resolver:
     async def _delivery(self, entry: Pending) -> Write:
         """What is appended, to a partition that is ready for it."""
         message = await self._store.message(entry)
-        topic = self._store.log.topics_by_id.get(message.topic_id)
+        topic = self._store.log.topics.by_id.get(message.topic_id)
         if topic is not None:
             partition = self._target(topic, message)
             await move.load(partition)

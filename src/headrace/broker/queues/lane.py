@@ -16,13 +16,12 @@ import structlog
 
 from headrace.broker.queues.delivery import Claimed, Feed, Keys, Rules, claim
 from headrace.broker.queues.ledger import DONE, Ledger
-from headrace.broker.reading import POISON, aborted_in, batches, bytes_now, bytes_of
+from headrace.broker.reading import POISON, batches, bytes_now, bytes_of
 from headrace.broker.unpacking import INLINE_BYTES, packed_of
 from headrace.errors import AppendRefused, HeadraceError, OffsetOutOfRange, PartitionOffline, UnpacksTooLarge
 from headrace.format import records
-from headrace.format.aborted import end_of
 from headrace.format.compression import AHEAD
-from headrace.log.interface import AbortedTransaction, Chunk, Durability, Partition
+from headrace.log.interface import Chunk, Durability, Partition
 
 if TYPE_CHECKING:
     from headrace.broker.queues.consumer import Consumer
@@ -341,11 +340,8 @@ class QueueLane:
             chunk = self.partition.read(offset, size, committed=True)
             raw = bytes_now(chunk) if chunk.cold is None else None
             if raw is not None:
-                feed.fill(raw, offset, self.partition.aborted(offset, end_of(raw)))
+                feed.fill(raw, offset, chunk.aborted)
                 return bool(raw)
-            # Compaction may forget an aborted transaction while its records are on their way.
-            compacts = self.partition.topic.settings.compact
-            aborted = aborted_in(self.partition, offset, chunk) if compacts else None
         except OffsetOutOfRange:
             if self.skip_lost():
                 self.queue.kick()
@@ -355,10 +351,10 @@ class QueueLane:
         except HeadraceError as error:
             self.stall(error)
             return False
-        self._reading = asyncio.get_running_loop().create_task(self._read(feed, offset, chunk, aborted))
+        self._reading = asyncio.get_running_loop().create_task(self._read(feed, offset, chunk))
         return False
 
-    async def _read(self, feed: Feed, offset: int, chunk: Chunk, aborted: list[AbortedTransaction] | None) -> None:
+    async def _read(self, feed: Feed, offset: int, chunk: Chunk) -> None:
         try:
             runtime = self.queue.runtime
             if chunk.cold is not None:
@@ -367,9 +363,7 @@ class QueueLane:
                 raw = await bytes_of(runtime, chunk)
                 # If it has gone meanwhile, so has what is known of it.
                 if offset >= self.partition.start:
-                    if aborted is None:
-                        aborted = self.partition.aborted(offset, end_of(raw))
-                    feed.fill(raw, offset, aborted)
+                    feed.fill(raw, offset, chunk.aborted)
         except (HeadraceError, OSError) as error:
             self.stall(error)
             return

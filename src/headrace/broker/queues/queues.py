@@ -97,7 +97,7 @@ class Queues:
             await self._log.alter(state.TOPIC, config=(wanted, topic_config.settings_of(wanted, self._config)))
         stored = await self.state_writer.load(topic.partitions, self._log)
         for number, found in sorted(stored.items()):
-            of = self._log.topics_by_id.get(UUID(found.described["topic"])) if found.described else None
+            of = self._log.topics.by_id.get(UUID(found.described["topic"])) if found.described else None
             if of is not None:
                 parking = self._log.topics.get(parking_topic(number))
                 self._queues.setdefault(of.id, {})[found.described["name"]] = revive(self, number, of, parking, found)

@@ -166,7 +166,7 @@ class Dispatcher:
         targets = near.stage.targets
         while len(near.partitions) < len(targets):
             topic_id, index = targets[len(near.partitions)]
-            topic = self._log.topics_by_id.get(UUID(bytes=topic_id))
+            topic = self._log.topics.by_id.get(UUID(bytes=topic_id))
             partition: Partition | None = None
             if topic is not None and index < len(topic.partitions):
                 partition = topic.partitions[index]

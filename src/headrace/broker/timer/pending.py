@@ -118,7 +118,7 @@ class PendingMessages:
     def _pending(
         self, each: tuple[int, int], topic_id: bytes, partition: int, scheduled: int, key: bytes | None, size: int
     ) -> Pending:
-        topic = self._log.topics_by_id.get(UUID(bytes=topic_id))
+        topic = self._log.topics.by_id.get(UUID(bytes=topic_id))
         name = "" if topic is None else topic.name
         return Pending(id_of(*each), name, partition, each[0], scheduled, key, size)
 

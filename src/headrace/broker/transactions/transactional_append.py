@@ -4,8 +4,8 @@ A batch for a partition that is part of the transaction goes to the log like any
 the broker to add partitions (KIP-890), a batch may bring a new one in, and is appended together with the state that
 says so: in two appends, a power cut between them could leave a transaction that is not known. The state lists all
 partitions, so with one append for each, many new ones would cost as much as their square. Therefore those of a request
-come in together, in one append. That is all or nothing, but what a client did wrong is each partition's own: so each
-batch is tried first, and what would be refused is left out.
+come in together, in one append. That is all or nothing, but what a client did wrong is each partition's own: what the
+log refuses is left out, and the rest is appended again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from headrace.broker.groups.offsets import TopicPartition
 from headrace.broker.transactions.store import Entry, Store
 from headrace.broker.transactions.transaction import Status, Transaction
-from headrace.errors import ConcurrentTransactions, HeadraceError, InvalidTransactionState
+from headrace.errors import AppendRefused, ConcurrentTransactions, HeadraceError, InvalidTransactionState
 from headrace.format.batch import header_at
 from headrace.log.interface import Appended, Done, Partition, Write
 
@@ -75,10 +75,8 @@ class TransactionalAppend:
                     entering[place] = number, each
             except HeadraceError as error:
                 self._outcomes[number] = error
-        if len(entering) > 1:
-            entering = self._try(entering)
-        if entering:
-            self._enter(state, entering)
+        while entering:
+            entering = self._enter(state, entering)
         return behind
 
     def _check(self, state: Transaction, place: TopicPartition, offered: Offered) -> bool:
@@ -95,32 +93,37 @@ class TransactionalAppend:
             )
         return False
 
-    def _try(self, entering: dict[TopicPartition, _Numbered]) -> dict[TopicPartition, _Numbered]:
-        """Those that one append would take. One that is repeated gets the answer of the first time."""
-        sound = {}
-        for place, (number, each) in entering.items():
-            try:
-                if each.partition.probe(each.batch) is None:
-                    sound[place] = number, each
-                else:
-                    self._outcomes[number] = each.partition.append(each.batch, each.done)
-            except HeadraceError as error:
-                self._outcomes[number] = error
-        return sound
-
-    def _enter(self, state: Transaction, entering: dict[TopicPartition, _Numbered]) -> None:
-        """Append batches together with the state that has their partitions."""
+    def _enter(self, state: Transaction, entering: dict[TopicPartition, _Numbered]) -> dict[TopicPartition, _Numbered]:
+        """Append batches together with the state that has their partitions. Where the log refuses some of them, or has
+        them already, nothing is appended: the others, which are to be tried again."""
+        taken: list[Offered] = []
 
         def done(error: Exception | None) -> None:
-            for _, each in entering.values():
+            for each in taken:
                 each.done(error)
 
         begun = state.begun(frozenset(entering), self._now_ms, self._client_version)
         writes = [Write(each.partition, each.batch) for _, each in entering.values()]
+        rest = {}
         try:
-            appended = self._store.append(self._entry, begun, writes, done)
+            _, *appended = self._store.append(self._entry, begun, writes, done)
         except HeadraceError as error:
-            self._outcomes.update((number, error) for number, _ in entering.values())
-            return
-        for (number, _), each in zip(entering.values(), appended[1:], strict=True):
-            self._outcomes[number] = each
+            refused = error.refused if isinstance(error, AppendRefused) else {}
+            # The state itself is the first write.
+            is_general = not refused or 0 in refused
+            for at, (place, (number, each)) in enumerate(entering.items(), 1):
+                if is_general or at in refused:
+                    self._outcomes[number] = refused.get(at, error)
+                else:
+                    rest[place] = number, each
+            return rest
+        for (place, (number, each)), answer in zip(entering.items(), appended, strict=True):
+            if not answer.duplicate:
+                taken.append(each)
+                self._outcomes[number] = answer
+            elif answer.base_offset < 0:
+                rest[place] = number, each
+            else:
+                # The answer of the first time.
+                self._outcomes[number] = each.partition.append(each.batch, each.done)
+        return rest

@@ -116,7 +116,7 @@ class KafkaDoor(BufferedAcceptor[Connection]):
         found = self._topics.get(key)
         if found is not None and not found.deleted:
             return found
-        found = self.broker.log.topics_by_id.get(UUID(bytes=key))
+        found = self.broker.log.topics.by_id.get(UUID(bytes=key))
         if found is None:
             self._topics.pop(key, None)
         else:

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 import structlog
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.reading import aborted_in
 from headrace.doors.kafka.errors import Unanswerable, error_code
 from headrace.doors.kafka.fetch_wire import FLEXIBLE, NEWEST, OLDEST, TOPIC_IDS, Request, Result, encode, parse
 from headrace.doors.kafka.file_replies import Part
@@ -264,8 +263,8 @@ class FetchCall:
         try:
             limit = min(entry.max_bytes, left)
             chunk = partition.read(entry.offset, limit, committed=committed, at_least_one=at_least_one)
-            if committed and chunk.size:
-                result.aborted = aborted_in(partition, entry.offset, chunk)
+            if committed:
+                result.aborted = chunk.aborted
         except OffsetOutOfRange:
             return Result(entry, OFFSET_OUT_OF_RANGE)
         except CorruptLog as error:

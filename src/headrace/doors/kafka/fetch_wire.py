@@ -6,6 +6,7 @@ them. Only small ones are put together, since a system call costs more than copy
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from struct import Struct
 
 from headrace.doors.kafka.errors import Malformed
@@ -80,7 +81,7 @@ class Result:
         self.stable = -1
         self.start = -1
         self.chunk: Chunk | None = None
-        self.aborted: list[AbortedTransaction] | None = None
+        self.aborted: Sequence[AbortedTransaction] | None = None
         self.diverging: tuple[int, int] | None = None
 
 

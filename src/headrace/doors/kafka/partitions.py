@@ -74,7 +74,7 @@ def find_partitions(
     existing: list[Named] = []
     for asked in topics:
         key = {"topic_id": asked.topic_id} if by_id else {"name": asked.name}
-        topic = broker.log.topics_by_id.get(asked.topic_id) if by_id else broker.log.topics.get(asked.name)
+        topic = broker.log.topics.by_id.get(asked.topic_id) if by_id else broker.log.topics.get(asked.name)
         partitions: list[dict[str, Any]] = []
         for each in asked.partitions:
             reply: dict[str, Any] = {"partition_index": each.partition_index}

@@ -82,7 +82,7 @@ async def _ask(call: Call, asked: Any, may_create: bool, operations: int) -> lis
         failures = {}
     found = []
     for topic_id in ids:
-        topic = call.broker.log.topics_by_id.get(topic_id)
+        topic = call.broker.log.topics.by_id.get(topic_id)
         if topic is None:
             found.append(_failed(ErrorCode.unknown_topic_id, None, topic_id, False, operations))
         else:

@@ -70,7 +70,7 @@ async def _group(call: Call, asking: Any, stable: bool) -> dict[str, Any]:
 def _name(call: Call, topic: Any) -> str | None:
     if call.version < _TOPIC_ID_FROM:
         return str(topic.name)
-    known = call.broker.log.topics_by_id.get(topic.topic_id)
+    known = call.broker.log.topics.by_id.get(topic.topic_id)
     return None if known is None else known.name
 
 

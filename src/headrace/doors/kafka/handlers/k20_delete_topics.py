@@ -36,7 +36,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
 def _resolve(call: Call, name: str | None, topic_id: UUID | None) -> Any:
     """What a topic of a request is known by: the topic itself where there is one, however it was called."""
     if name is None and topic_id is not None:
-        topic = call.broker.log.topics_by_id.get(topic_id)
+        topic = call.broker.log.topics.by_id.get(topic_id)
         return topic_id if topic is None else topic.name
     return name if topic_id is None else (name, topic_id)
 
@@ -49,7 +49,7 @@ async def _delete(call: Call, name: str | None, topic_id: UUID | None, duplicate
     if duplicate:
         raise KafkaError(ErrorCode.invalid_request, "the topic stands more than once in the request")
     broker = call.broker
-    topic = broker.topics.get(name) if name is not None else broker.log.topics_by_id.get(topic_id or UUID(int=0))
+    topic = broker.topics.get(name) if name is not None else broker.log.topics.by_id.get(topic_id or UUID(int=0))
     if topic is None:
         if topic_id is not None:
             raise KafkaError(ErrorCode.unknown_topic_id, f"there is no topic with the id {topic_id}")

@@ -59,7 +59,7 @@ async def _group(call: Call, group_id: str, operations: int) -> dict[str, Any]:
 
 
 def _shown(call: Call, places: Places) -> list[dict[str, Any]]:
-    known = call.broker.log.topics_by_id
+    known = call.broker.log.topics.by_id
     return [
         {"topic_id": topic, "topic_name": known[topic].name, "partitions": sorted(indexes)}
         for topic, indexes in places.items()
