@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,11 @@ import pytest
 from tests import brokers
 from tests.broker.conftest import Starting
 
-from headrace.broker import durable
 from headrace.broker.broker import Broker
 from headrace.broker.redrive import QUEUE, Order
+from headrace.broker.store import StateTopic
 from headrace.format import records
-from headrace.log.interface import Topic
+from headrace.log.interface import Appended, Topic, Write
 
 DEAD = "orders.mail.dead"
 
@@ -46,13 +47,13 @@ async def test_what_is_written_meanwhile_does_not_undo_a_settlement(
     first = await broker.redrive.step(Order(DEAD, limit=10))
     assert len(first.results) == 10
     queues = broker.queues
-    append = durable.append_durably
+    submit = StateTopic.submit
     left = tmp_path.parent / f"{tmp_path.name}-left"
     background: list[asyncio.Task[None]] = []
 
-    async def appended(log: Any, writes: Any) -> Any:
-        found = await append(log, writes)
-        if len(writes) > 1 and not left.exists():
+    async def appended(answer: asyncio.Future[list[Appended]]) -> list[Appended]:
+        found = await answer
+        if not left.exists():
             work = queues.state_writer.flush() if meanwhile == "flush" else _snapshots(queues)
             background.append(asyncio.get_running_loop().create_task(work))
             # It may have to wait for the settlement.
@@ -60,7 +61,11 @@ async def test_what_is_written_meanwhile_does_not_undo_a_settlement(
             shutil.copytree(tmp_path, left)
         return found
 
-    monkeypatch.setattr("headrace.broker.queues.state_writer.append_durably", appended)
+    def watched(store: StateTopic, writes: Sequence[Write]) -> asyncio.Future[list[Appended]]:
+        answer = submit(store, writes)
+        return asyncio.ensure_future(appended(answer)) if len(writes) > 1 else answer
+
+    monkeypatch.setattr(StateTopic, "submit", watched)
     second = await broker.redrive.step(Order(DEAD, limit=10, place=first.next))
     assert [result.letter.offset for result in second.results] == list(range(10, 20))
     await asyncio.gather(*background)

@@ -145,14 +145,9 @@ class StateTopic:
         before this returns. Raises an AppendRefused."""
         return durable.append(self._log, writes, done)
 
-    def submit(self, writes: Sequence[Write]) -> asyncio.Future[None]:
-        """Append now, in the order of the calls; the future is done once that is durable, or fails."""
-        waiter, done = durable.durable()
-        try:
-            self.append(writes, done)
-        except (HeadraceError, OSError) as error:
-            done(error)
-        return waiter
+    def submit(self, writes: Sequence[Write]) -> asyncio.Future[list[Appended]]:
+        """The same now, in the order of the calls; the future is done once that is durable, or fails."""
+        return durable.submit(self._log, writes)
 
     async def forget(self, partition: Partition, before: int) -> bool:
         """Trim what precedes an offset, because the state no longer needs it; False where that fails, which is logged:

@@ -67,7 +67,7 @@ class Life:
 
     async def publish(self, partition: Partition, *rows: Row, **options: Any) -> Stored:
         """Publish one batch, and wait until it is durable."""
-        waiter, done = durable()
+        waiter, done = durable(None)
         (stored,) = self.deduplication.publish([(partition, self.batch(*rows, **options))], done)
         await waiter
         return stored

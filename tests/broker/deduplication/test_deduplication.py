@@ -232,7 +232,7 @@ def test_what_is_refused_frees_its_ids():
 def test_several_partitions_all_or_nothing():
     async def act(life: Life) -> None:
         topic = await life.topic(partitions=3)
-        waiter, done = durable()
+        waiter, done = durable(None)
         stored = life.deduplication.publish(
             [(topic.partitions[index], life.batch((b"%d" % index, b"a%d" % (index % 2)))) for index in range(3)], done
         )
@@ -248,7 +248,7 @@ def test_several_partitions_all_or_nothing():
 
 
 async def produce(life: Life, topic: Topic, batch: bytearray) -> int:
-    waiter, done = durable()
+    waiter, done = durable(None)
     appended = life.deduplication.produce(topic.partitions[0], batch, done)
     if not appended.durable:
         await waiter
@@ -314,7 +314,7 @@ def test_for_now_and_for_later_all_or_nothing():
         await life.broker.timer.load()
         first, second = topic.partitions
         due = life.now() + 1_000
-        waiter, done = durable()
+        waiter, done = durable(None)
         now = [(first, life.batch((b"0", b"a"), (b"1", None)))]
         later = [
             (first, life.batch((b"2", b"a"), (b"3", b"b")), due),
@@ -340,7 +340,7 @@ def test_for_now_and_for_later_all_or_nothing():
         await asyncio.sleep(2)
         assert sorted(await life.values(topic)) == [b"0", b"1", b"3", b"4", b"5", b"7"]
         # All of it again.
-        waiter, done = durable()
+        waiter, done = durable(None)
         again = life.deduplication.publish_timed(now[:0], [(second, life.batch((b"x", b"a"), (b"y", b"c")), due)], done)
         await waiter
         assert [duplicates(each) for each in again] == [[(0, 0, 0), (1, 1, -1)]]
@@ -355,7 +355,7 @@ def test_a_delayed_message_is_scheduled_once():
         due = life.now() + 60_000
         await life.broker.timer.load()
         for _ in range(2):
-            waiter, done = durable()
+            waiter, done = durable(None)
             life.deduplication.publish_timed([], [(partition, life.batch((b"0", b"a")), due)], done)
             await waiter
         assert life.broker.timer.pending == 1

@@ -70,7 +70,7 @@ class Client:
         ids = self.ids()
         partition = rng.choice(topic.partitions)
         batch = life.batch(*((id, id) for id in ids))
-        waiter, done = durable()
+        waiter, done = durable(None)
         chance = rng.random()
         if chance < 0.25:
             due = life.now() + rng.randrange(1, 3_000)

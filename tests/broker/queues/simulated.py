@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from headrace.broker.broker import Broker
-from headrace.broker.durable import append_durably
+from headrace.broker.durable import submit
 from headrace.broker.queues import Queue
 from headrace.broker.queues.delivery import Claimed
 from headrace.broker.reading import read
@@ -80,7 +80,7 @@ class Stage:
         return await self.append_batch(partition, records.build(rows))
 
     async def append_batch(self, partition: Partition, batch: bytearray) -> int:
-        (appended,) = await append_durably(self.broker.log, [Write(partition, batch)])
+        (appended,) = await submit(self.broker.log, [Write(partition, batch)])
         return appended.base_offset
 
     async def rest(self, seconds: float = 0.01) -> None:

@@ -26,7 +26,7 @@ async def produce(broker: Broker, topic: Topic, sequence: int, delays: list[int 
         headers = [] if delay is None else [("headrace-deliver-at", b"%d" % (now + delay))]
         rows.append((now, b"k", b"%d" % number, headers))
     batch = records.build(rows, compression=codec, producer_id=7, producer_epoch=0, base_sequence=sequence)
-    waiter, done = durable()
+    waiter, done = durable(None)
     if not broker.timer.produce(partition, batch, done).durable:
         await waiter
 

@@ -90,7 +90,7 @@ def test_several_batches_share_a_time() -> None:
         topic = await life.topic()
         await life.timer.load()
         batches = records.build([(0, None, b"1", []), (0, None, b"2", [])]) + records.build([(0, None, b"3", [])])
-        waiter, done = durable()
+        waiter, done = durable(None)
         (ids,), _ = life.timer.schedule([(topic.partitions[0], batches, life.now() + 500)], done, [])
         await waiter
         assert [each.id for each in await life.timer.list()] == ids
@@ -440,7 +440,7 @@ def test_buckets_that_are_durable_at_once(durability: str, monkeypatch: pytest.M
 
 
 async def produce(life: Life, topic: Topic, batch: bytearray) -> Appended:
-    waiter, done = durable()
+    waiter, done = durable(None)
     await life.timer.load()
     appended = life.timer.produce(topic.partitions[0], batch, done)
     if not appended.durable:

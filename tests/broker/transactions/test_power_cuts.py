@@ -70,7 +70,7 @@ def writing(answered: list[int], rounds: int = 4) -> Living:
                     base_sequence=0,
                     attributes=TRANSACTIONAL,
                 )
-                waiter, done = durable()
+                waiter, done = durable(None)
                 waiters.append(waiter)
                 offered.append(Offered(partition, batch, done))
             outcomes = broker.transactions.produce(ID, offered, 2)

@@ -20,7 +20,7 @@ from headrace.broker.deduplication import ids as kernel
 from headrace.broker.deduplication.ids import Claim
 from headrace.broker.deduplication.log import IdLog
 from headrace.broker.deduplication.window import Flight, Joint, Window
-from headrace.broker.durable import append
+from headrace.broker.durable import append, call_later
 from headrace.broker.loading import SharedLoad
 from headrace.broker.metrics import Metrics
 from headrace.broker.periodic import Periodic
@@ -323,14 +323,14 @@ class Deduplication:
             for partition, batch, claim in left
         ]
         try:
-            appended = self._timer.produce_all(produced, on_durable, self._ids.write(window, placed))
+            appended = call_later(
+                self._timer.produce_all(produced, on_durable, self._ids.write(window, placed)), on_durable
+            )
         except HeadraceError:
             self._take_back(window, claims)
             raise
         if any(each.duplicate for each in appended):
             self._take_back(window, claims)
-        if appended[0].durable:
-            asyncio.get_running_loop().call_soon(on_durable, None)
         where = iter(appended)
         return [
             self._answer(partition, claim, next(where) if is_one else None)

@@ -273,8 +273,7 @@ class Shard:
         except HeadraceError:
             undo()
             raise
-        if appended.durable:
-            on_durable(None)
+        appended.complete(on_durable)
         return answer
 
     # --- writing ------------------------------------------------------------------------------------------------------

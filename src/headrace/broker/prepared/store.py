@@ -83,7 +83,7 @@ class Store:
     async def append(self, writes: Sequence[Write], then: Callable[[Exception | None, int], None]) -> None:
         """Append all or nothing, durably. `then` is called in any case, even if the caller no longer waits: with the
         reason if that failed, and with the first offset of the last write. Raises an AppendRefused."""
-        waiter, done = durable()
+        waiter, done = durable(None)
         place = -1
 
         def on_durable(error: Exception | None) -> None:

@@ -22,6 +22,7 @@ from typing import Protocol
 from headrace.broker.deduplication import Deduplication, Stored
 from headrace.broker.deduplication.deduplication import Part
 from headrace.broker.deduplication.ids import HEADER, carries_ids
+from headrace.broker.deduplication.window import Joint
 from headrace.broker.durable import append, durable
 from headrace.broker.internal import check_change, check_write
 from headrace.broker.metrics import Metrics
@@ -190,7 +191,7 @@ class Publisher:
         parts = single.divide(due, places, self._clock.now_ms())
         now = [(part.partition, part.batch) for part in parts if not part.due_ms]
         later = [(part.partition, part.batch, part.due_ms) for part in parts if part.due_ms]
-        waiter, done = durable()
+        waiter, done = durable(None)
         stored = self.store(admission, now, later, done, ids=has_ids)
         await waiter
         return single.places_of(parts, stored)
@@ -229,25 +230,23 @@ class Publisher:
 
     def append_all(
         self, admission: Admission, parts: Sequence[tuple[Partition, bytearray]], done: Done, *, ids: bool
-    ) -> int:
+    ) -> bool:
         """Append to each partition its batches, one behind the other, whose messages may have headers: what is for
         later on a topic with `delay=true` goes to the timer, and what was there before (if they have ids) is left out.
-        How many times `done` will be called. Raises an AppendRefused."""
+        Whether that is durable: `done` is called if it is not. Raises an AppendRefused."""
         if ids and admission.deduplicates:
-            waiting = self._append_new(admission.topic, parts, done)
+            self._append_new(admission.topic, parts, done)
+            is_durable = False
         elif admission.delays:
-            appended = self._timer.produce_all(
-                [(partition, [*_batches(part)], None) for partition, part in parts], done
-            )
-            waiting = 0 if appended[0].durable else 1
+            produced = [(partition, [*_batches(part)], None) for partition, part in parts]
+            is_durable = self._timer.produce_all(produced, done)[0].durable
         else:
-            appended = self._log.append([Write(partition, part) for partition, part in parts], done)
-            waiting = 0 if appended[0].durable else 1
+            is_durable = self._log.append([Write(partition, part) for partition, part in parts], done)[0].durable
         self._count(admission, len(parts), sum(len(part) for _, part in parts))
-        return waiting
+        return is_durable
 
-    def _append_new(self, topic: Topic, parts: Sequence[tuple[Partition, bytearray]], done: Done) -> int:
-        """Append messages but for those that were there before."""
+    def _append_new(self, topic: Topic, parts: Sequence[tuple[Partition, bytearray]], done: Done) -> None:
+        """Append messages but for those that were there before. `done` is always called."""
         rounds: list[list[Part]] = []
         for partition, part in parts:
             for number, batch in enumerate(_batches(part)):
@@ -261,9 +260,9 @@ class Publisher:
                     rounds.append([])
                 rounds[number].append((partition, batch))
         # Nearly always one. They are of the same turn of the loop, and so of the same flush.
+        on_durable = done if len(rounds) == 1 else Joint(done, (), len(rounds)).on_durable
         for each in rounds:
-            self._deduplication.publish(each, done)
-        return len(rounds)
+            self._deduplication.publish(each, on_durable)
 
     def _count(self, admission: Admission, batches: int, size: int) -> None:
         metrics = admission.metrics

@@ -27,7 +27,7 @@ from headrace.broker.queues.ledger import BEGIN, LAST_IMAGE, Ledger
 from headrace.broker.store import Change, StateTopic
 from headrace.format.batch import BatchHeader
 from headrace.format.records import Record
-from headrace.log.interface import Partition, Write
+from headrace.log.interface import Appended, Partition, Write
 
 TOPIC = "__queues"
 TOPIC_CONFIG = {
@@ -170,7 +170,7 @@ class Shard:
         self.written += len(write.batches)
         return write
 
-    def write(self, changes: Iterable[Change]) -> asyncio.Future[None]:
+    def write(self, changes: Iterable[Change]) -> asyncio.Future[list[Appended]]:
         """Write changes, now and in the order of the calls; the future is done once they are durable."""
         return self._topic.submit([self.encode(changes)])
 

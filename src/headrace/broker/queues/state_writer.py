@@ -15,7 +15,6 @@ from zlib import crc32
 
 import structlog
 
-from headrace.broker.durable import append_durably
 from headrace.broker.queues import state
 from headrace.broker.queues.lane import QueueLane
 from headrace.broker.queues.queue import Queue
@@ -50,7 +49,6 @@ class StateWriter:
         is_known: Callable[[Queue], bool],
     ) -> None:
         self.shards: list[Shard] = []
-        self._log = log
         # No more durable than what the state is of can be.
         durability = "memory" if config.durability == "memory" else "sync"
         settings = {**state.TOPIC_CONFIG, "durability": durability}
@@ -206,7 +204,7 @@ class StateWriter:
         by_shard.setdefault(self._shard(queue, 0), []).insert(0, (state.queue_key(queue.id), described))
         writes = [shard.encode(changes) for shard, changes in by_shard.items()]
         try:
-            await append_durably(self._log, writes)
+            await self.topic.submit(writes)
         except BaseException:
             for lane in lanes:
                 lane.unsaved = True
@@ -232,7 +230,7 @@ class StateWriter:
             # Not waited for: what comes behind it on the same partition is not there without it.
             written.add_done_callback(partial(self._prepared, lane))
 
-    def _prepared(self, lane: QueueLane, written: asyncio.Future[None]) -> None:
+    def _prepared(self, lane: QueueLane, written: asyncio.Future[list[Appended]]) -> None:
         if not written.cancelled() and written.exception() is not None:
             lane.unsaved = True
             self.changed(lane.queue)
@@ -254,7 +252,7 @@ class StateWriter:
         for lane in lanes:
             lane.settling += 1
         try:
-            appended = await append_durably(self._log, together)
+            appended = await self.topic.submit(together)
         finally:
             # Waiters go on in a later turn: by then the caller has changed the ledger.
             for lane in lanes:

@@ -140,7 +140,7 @@ class Buckets:
         self, bucket: Bucket, entering: Mapping[int, kernel.BucketBatch], moved: Sequence[int], now: int
     ) -> None:
         """Move messages to other buckets: the mark that they have left this one goes with them."""
-        waiter, done = durable()
+        waiter, done = durable(None)
 
         def on_durable(error: Exception | None) -> None:
             if error is None:

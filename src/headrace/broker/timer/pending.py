@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from headrace.broker.durable import append_durably
+from headrace.broker.durable import submit
 from headrace.broker.timer.bucket import Bucket, State, candidates
 from headrace.broker.timer.chunks import chunk_at, read_all
 from headrace.broker.timer.heap import NEVER
@@ -166,7 +166,7 @@ class PendingMessages:
                 return False  # it is being fired
             near.flying += 1
         try:
-            await append_durably(self._log, [Write(partition, mark([offset], self._runtime.clock.now_ms()))])
+            await submit(self._log, [Write(partition, mark([offset], self._runtime.clock.now_ms()))])
         except BaseException:
             if near is not None:
                 near.index.add(due_ms, offset)

@@ -209,8 +209,7 @@ class Timer:
         if not appended[0].duplicate:
             self.scheduled += number - self._number
         self._number = number
-        # `done` is called in any case, so the answer must not say durable now.
-        return [each._replace(durable=False) for each in appended[: len(parts)]]
+        return appended[: len(parts)]
 
     def check_undelayed(self, partition: Partition, batch: bytearray | memoryview) -> None:
         """Whether a batch of a transaction, for a topic with `delay=true`, is all for now: what went to the timer would

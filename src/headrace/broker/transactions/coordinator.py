@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar
 
 import structlog
 
-from headrace.broker.durable import append_durably, durable
+from headrace.broker.durable import durable, submit
 from headrace.broker.groups import Commit, Committer, GroupCoordinator, Problem
 from headrace.broker.groups.deadline import Deadline
 from headrace.broker.groups.offsets import TopicPartition
@@ -409,7 +409,7 @@ class TransactionCoordinator:
         for partition in await self._partitions([place]):
             now = self._runtime.clock.now_ms()
             marker = control(COMMIT if commit else ABORT, coordinator_epoch, producer_id, epoch, now)
-            await append_durably(self._log, [Write(partition, marker)])
+            await submit(self._log, [Write(partition, marker)])
             if partition.topic.name == OFFSETS:
                 self._groups.end_transaction(producer_id, commit, [partition.index])
 
@@ -493,7 +493,6 @@ class TransactionCoordinator:
         return entry, entry.now
 
     async def _write(self, entry: Entry, state: Transaction | None, writes: Sequence[Write] = ()) -> None:
-        waiter, done = durable()
-        appended = self._store.append(entry, state, list(writes), done)
-        if not appended[0].durable:
-            await waiter
+        waiter, done = durable(None)
+        self._store.append(entry, state, writes, done)
+        await waiter

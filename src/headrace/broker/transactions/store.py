@@ -7,6 +7,7 @@ until it times out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -60,7 +61,6 @@ class Store:
         self.entries: dict[str, Entry] = {}
         self.unused = UnusedIds()
         self.loaded = False
-        self._log = log
         self._state = StateTopic(runtime, log, topics, config, TOPIC, TOPIC_CONFIG, config.transactions_partitions)
         self._loading = SharedLoad(self._load)
 
@@ -121,9 +121,9 @@ class Store:
         await partition.load()
         return partition
 
-    def append(self, entry: Entry, state: Transaction | None, writes: list[Write], done: Done) -> list[Appended]:
-        """Write a new state (None: forget the id) together with other things, all or nothing; see `Log.append`. `done`
-        comes after the state has become sure or was taken back."""
+    def append(self, entry: Entry, state: Transaction | None, writes: Sequence[Write], done: Done) -> list[Appended]:
+        """Write a new state (None: forget the id) together with other things, all or nothing; see `StateTopic.append`.
+        `done` comes after the state has become sure or was taken back."""
         value = None if state is None else write_value(state)
         own = self._state.write(entry.partition, [(write_key(entry.id), value)])
         before = entry.now
@@ -136,13 +136,11 @@ class Store:
                 self.unused.update(entry)
             done(error)
 
-        appended = self._log.append([own, *writes], on_durable)
+        appended = self._state.append([own, *writes], on_durable)
         if any(each.duplicate for each in appended):
             # Nothing was written: what is repeated came with its state the first time.
             state = before
         else:
             entry.now = state
             self.unused.update(entry)
-        if appended[0].durable:
-            entry.sure = state
         return appended

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,11 +11,11 @@ from tests.device import Device
 from tests.doors.http.api.conftest import Served, serving
 from tests.waiting import until
 
-from headrace.broker import durable
 from headrace.broker import redrive as redriving
 from headrace.broker.queues import Queue, parking
+from headrace.broker.store import StateTopic
 from headrace.format import records
-from headrace.log.interface import EARLIEST, LATEST, Topic
+from headrace.log.interface import EARLIEST, LATEST, Appended, Topic, Write
 
 DEAD = "orders.mail.dead"
 
@@ -338,11 +339,11 @@ async def test_nobody_takes_a_letter_while_it_is_sent_back(served: Served, monke
     queues = served.broker.queues
     redrive = queues.get(DEAD, "redrive")
     assert redrive is not None
-    append = durable.append_durably
+    submit = StateTopic.submit
     moving: list[asyncio.Task[int]] = []
 
-    async def appended(log: Any, writes: Any) -> Any:
-        found = await append(log, writes)
+    async def appended(answer: asyncio.Future[list[Appended]]) -> list[Appended]:
+        found = await answer
         # The letters are on their way, and the queue has not heard of it: they must not be moved as well.
         monkeypatch.undo()
         lane = redrive.lanes[0]
@@ -350,7 +351,11 @@ async def test_nobody_takes_a_letter_while_it_is_sent_back(served: Served, monke
         await asyncio.wait(moving, timeout=0.2)
         return found
 
-    monkeypatch.setattr("headrace.broker.queues.state_writer.append_durably", appended)
+    def watched(store: StateTopic, writes: Sequence[Write]) -> asyncio.Future[list[Appended]]:
+        answer = submit(store, writes)
+        return asyncio.ensure_future(appended(answer)) if len(writes) > 1 else answer
+
+    monkeypatch.setattr(StateTopic, "submit", watched)
     assert len(await drive(served)) == 5
     assert [await each for each in moving] == [0]
     assert topic.partitions[0].end == 12

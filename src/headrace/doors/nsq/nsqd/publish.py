@@ -249,8 +249,10 @@ def _append(
     publisher = connection.door.broker.publisher
     if connection.codec.extended:
         parts = _route(connection, target, batches)
-        entry.waiting = publisher.append_all(target.admission, parts, entry.done, ids=ids)
-    elif publisher.append(target.admission, target.partition, batches, entry.done).durable:
+        is_durable = publisher.append_all(target.admission, parts, entry.done, ids=ids)
+    else:
+        is_durable = publisher.append(target.admission, target.partition, batches, entry.done).durable
+    if is_durable:
         entry.waiting = 0
     api.requests += count if api is connection.door.pub else 1
     _count(connection, target, count)

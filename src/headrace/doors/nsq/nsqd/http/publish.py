@@ -75,9 +75,9 @@ class PublishHandlers:
                 )
             except CommandError as error:
                 raise HttpError(413, error.nsq_code.removeprefix("E_")) from None
-            waiter, done = durable()
-            if not publisher.append(admission, session.partition_of(admission.topic), batches, done).durable:
-                await waiter
+            waiter, done = durable(None)
+            publisher.append(admission, session.partition_of(admission.topic), batches, done).complete(done)
+            await waiter
         return "OK"
 
     def _session(self) -> Session:
