@@ -136,7 +136,7 @@ def test_partitions_that_come_in_without_their_note_are_noticed(monkeypatch: pyt
     def apart(self: Store, entry: Any, state: Any, writes: Any, done: Any) -> list[Appended]:
         if state is None or state.status is not Status.ONGOING:
             return whole(self, entry, state, writes, done)
-        appended = self._log.append(writes)
+        appended = self._state.append(writes, lambda _: None)
         asyncio.get_running_loop().call_later(0.01, whole, self, entry, state, [], done)
         return [appended[0], *appended]
 
