@@ -29,6 +29,7 @@ from tests.log.test_native import (
 from headrace import errors
 from headrace.format.batch import CONTROL, TRANSACTIONAL, header_at
 from headrace.log import compaction
+from headrace.log.epochs import FILE_NAME, LeaderEpochs
 from headrace.log.frames import Kind
 from headrace.log.interface import Appended, Durability, Partition, TopicSettings, Write
 from headrace.log.native import NativeLog
@@ -167,6 +168,47 @@ async def test_a_truncated_log_goes_on_where_it_was_cut(tmp_path: Path, durabili
             await partition.truncate(0)
         await replicate(log, partition, batches.batch(1, leader_epoch=5))
         assert (partition.start, partition.end) == (1, 2)
+
+
+@ENDINGS
+async def test_the_epochs_of_what_was_cut_do_not_come_back(tmp_path: Path, clean: bool) -> None:
+    """A start believes the file where it ends in the epoch of the newest batch. It may: what was cut is not in it."""
+    file = tmp_path / "t-0" / FILE_NAME
+
+    async def fill(log: NativeLog) -> None:
+        partition = log.local((await log.create("t", 1, {}, TopicSettings(segment_bytes=4_000))).partitions[0])
+        await replicate(log, partition, *(batches.batch(n, leader_epoch=1) for n in range(10)))
+        await replicate(log, partition, *(batches.batch(10 + n, leader_epoch=3) for n in range(10)))
+        await replicate(log, partition, *(batches.batch(20 + n, size=600, leader_epoch=4) for n in range(10)))
+        await log.upkeep.checkpoint()
+        assert LeaderEpochs.load(file.read_bytes()).entries == [(1, 0), (3, 10), (4, 20)]
+        assert await partition.truncate(5) == 5
+        # Nothing of it rolls, which would write the file anew.
+        await replicate(log, partition, *(batches.batch(5 + n, leader_epoch=2) for n in range(10)))
+        await replicate(log, partition, *(batches.batch(15 + n, leader_epoch=4) for n in range(10)))
+        await log.upkeep.checkpoint()
+
+    await live(tmp_path, fill, clean)
+    async with opened(tmp_path) as log:
+        partition = log.local(log.topics["t"].partitions[0])
+        await partition.load()
+        assert partition.state.epochs.entries == [(1, 0), (2, 5), (4, 15)]
+
+
+@pytest.mark.parametrize("offset", [20, 10], ids=["at an epoch", "within one"])
+async def test_the_epochs_are_written_anew_after_a_cut(tmp_path: Path, offset: int) -> None:
+    """Nothing of a new epoch comes that would have them written."""
+    file = tmp_path / "t-0" / FILE_NAME
+
+    async def fill(log: NativeLog) -> None:
+        partition = log.local((await log.create("t", 1, {}, TopicSettings(segment_bytes=4_000))).partitions[0])
+        await replicate(log, partition, *(batches.batch(n, leader_epoch=1) for n in range(20)))
+        await replicate(log, partition, *(batches.batch(20 + n, size=600, leader_epoch=4) for n in range(10)))
+        await partition.truncate(offset)
+        assert not file.exists()
+
+    await live(tmp_path, fill, True)
+    assert LeaderEpochs.load(file.read_bytes()).entries == [(1, 0)]
 
 
 async def test_nothing_is_appended_while_a_log_is_truncated(tmp_path: Path) -> None:

@@ -83,7 +83,6 @@ class Appender:
         """Batches one behind the other: each checked by itself first, so that a broken one leaves nothing behind. (One
         that is out of its producer's order is found out in turn.)"""
         parts = self.check_all(batches)
-        self.tighten()
         first: Appended | None = None
         for part, header in parts:
             last = part is parts[-1][0]
@@ -103,11 +102,8 @@ class Appender:
     def append_as_is(self, batches: bytearray | memoryview, done: Done | None) -> Appended:
         """Append batches with the offsets and epochs that they have."""
         parts = self.check_as_is(batches)
-        if len(parts) == 1:
-            return self.take_all(parts, done, atomic=False, as_is=True)
-        self.tighten()
-        # Through memory and the journal, where nothing can fail halfway.
-        atomic = self._topic.settings.durability is not Durability.MEMORY
+        # Several go through memory and the journal, where nothing can fail halfway.
+        atomic = len(parts) > 1 and self._topic.settings.durability is not Durability.MEMORY
         return self.take_all(parts, done, atomic=atomic, as_is=True)
 
     def check_as_is(self, batches: bytearray | memoryview) -> list[tuple[memoryview, BatchHeader]]:
