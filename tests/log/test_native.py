@@ -305,8 +305,12 @@ async def test_an_append_to_several_partitions_is_one_act(tmp_path: Path) -> Non
 
         torn = batch(b"x")
         torn[-1] ^= 1
-        with pytest.raises(errors.CorruptBatch):
-            log.append([Write(one.partitions[0], batch(b"never")), Write(two.partitions[0], torn)])
+        three = await log.create("three", 1, {}, TopicSettings(max_batch_bytes=100))
+        sent = {one: batch(b"never"), two: torn, three: batch(b"3" * 100)}
+        with pytest.raises(errors.CorruptBatch) as raised:
+            log.append([Write(topic.partitions[0], each) for topic, each in sent.items()])
+        kinds = {number: type(error) for number, error in raised.value.refused.items()}
+        assert kinds == {1: errors.CorruptBatch, 2: errors.BatchTooLarge}, "what is wrong with each"
         assert one.partitions[0].end == 1
         with pytest.raises(ValueError, match="stands twice"):
             log.append([Write(one.partitions[0], batch()), Write(one.partitions[0], batch())])
