@@ -10,11 +10,11 @@ import pytest
 from tests.longer import LONGER, seeds
 from tests.simulation.campaigns import caught, failures
 
-from headrace.broker.durable import append_durably
+from headrace.broker.durable import submit
 from headrace.broker.queues import queue as queue_module
 from headrace.broker.queues import queues as queues_module
-from headrace.broker.queues import state_writer
 from headrace.broker.queues.state import Shard
+from headrace.broker.store import StateTopic
 from headrace.log.partition import NativePartition
 from simulation.history import Violation
 from simulation.queues.campaign import QueueCampaign
@@ -58,15 +58,18 @@ def test_a_flush_that_writes_nothing_is_caught(monkeypatch):
 
 
 def test_a_letter_and_its_settlement_in_two_appends_are_caught(monkeypatch):
-    append = state_writer.append_durably
+    submit = StateTopic.submit
 
-    async def one_by_one(log, writes):
+    async def one_by_one(store, writes):
         done = []
         for write in writes:
-            done += await append(log, [write])
+            done += await submit(store, [write])
         return done
 
-    monkeypatch.setattr(state_writer, "append_durably", one_by_one)
+    def in_pieces(store, writes):
+        return submit(store, writes) if len(writes) == 1 else asyncio.ensure_future(one_by_one(store, writes))
+
+    monkeypatch.setattr(StateTopic, "submit", in_pieces)
     violation(300)
 
 
@@ -87,7 +90,7 @@ def test_letters_that_are_sent_back_without_being_settled_are_caught(monkeypatch
     async def only_send(self, lane, offsets, writes):
         if self.name != "redrive":
             return await settle_with(self, lane, offsets, writes)
-        return await append_durably(self._queues._log, writes)
+        return await submit(self._queues._log, writes)
 
     monkeypatch.setattr(queue_module.Queue, "settle_with", only_send)
     # The redrive that sends the second copy notices, or the consumer that gets it.

@@ -10,7 +10,7 @@ import pytest
 from tests.longer import LONGER, seeds
 from tests.simulation.campaigns import caught, failures
 
-from headrace.broker.durable import append_durably
+from headrace.broker.durable import submit
 from headrace.broker.groups import GroupCoordinator
 from headrace.broker.groups.offsets import GroupOffsets
 from headrace.broker.transactions import Transaction, TransactionCoordinator, transaction
@@ -71,7 +71,7 @@ def test_markers_one_by_one_are_caught(monkeypatch):
 
     async def piecemeal(self, entry, state, writes=()):
         for each in writes:
-            await append_durably(self._log, [each])
+            await submit(self._log, [each])
             now_and_then(self)
         await write(self, entry, state)
 
@@ -86,7 +86,7 @@ def test_a_state_before_its_markers_is_caught(monkeypatch):
         await write(self, entry, state)
         if writes:
             now_and_then(self)
-            await append_durably(self._log, list(writes))
+            await submit(self._log, list(writes))
 
     monkeypatch.setattr(TransactionCoordinator, "_write", hasty)
     violates()
