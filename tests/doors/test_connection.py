@@ -7,9 +7,10 @@ ready later, `raise` and `later` fail, and `many` is answered with as many bytes
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import accumulate
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -333,3 +334,19 @@ async def test_a_lost_client_is_forgotten_with_its_replies(door: EchoDoor):
     peer.writer.transport.abort()
     await until(lambda: not len(door.connections))
     assert not connection.in_line
+
+
+@pytest.mark.parametrize("end", [Echo.close, Echo.abort])
+async def test_nothing_is_written_to_a_connection_that_is_closed(
+    door: EchoDoor, end: Callable[[Echo], None], monkeypatch: pytest.MonkeyPatch
+):
+    peer = await connect(door)
+    await peer.send(b"wait")
+    await until(lambda: door.handled)
+    connection = door.only
+    written: list[bytes] = []
+    end(connection)
+    monkeypatch.setattr(connection, "transport", SimpleNamespace(write=written.append))
+    connection.write(b"late")
+    assert written == []
+    assert await peer.is_closed()

@@ -160,6 +160,16 @@ async def test_the_reason_reaches_a_client_that_is_still_sending(tmp_path: Path)
         await until(lambda: not door.connections)
 
 
+async def test_nothing_follows_the_reason_for_which_a_client_was_refused(tmp_path: Path) -> None:
+    """The sending side is closed while the client may still send: another write there would raise."""
+    async with open_door(tmp_path) as door, await Wire.open(door) as wire:
+        assert await wire.refused(b"HELP\n") == "E_INVALID invalid command HELP"
+        [connection] = door.connections
+        assert not connection.transport.is_closing()
+        connection.write(b"a message that was on its way")
+        assert await wire.closed() == b""
+
+
 async def test_a_refused_client_that_does_not_go_is_cut_off(tmp_path: Path) -> None:
     async with open_door(tmp_path) as door, await Wire.open(door) as wire:
         assert await wire.refused(b"HELP\n") == "E_INVALID invalid command HELP"
