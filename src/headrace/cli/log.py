@@ -10,7 +10,7 @@ import os
 import re
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, TypeVar
 from uuid import uuid4
@@ -270,11 +270,8 @@ def _rows(disk: Disk, folder: str) -> list[dict[str, Any]]:
 
 
 def _contents(disk: Disk, batch: StoredBatch) -> bytes:
-    file = disk.open(batch.path)
-    try:
+    with closing(disk.open(batch.path)) as file:
         return file.read(batch.position, batch.header.size)
-    finally:
-        file.close()
 
 
 def _row(batch: StoredBatch) -> dict[str, Any]:

@@ -12,6 +12,7 @@ position.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from struct import Struct
 
 from headrace.runtime.disk import Disk, File
@@ -45,10 +46,8 @@ class SparseIndex:
         file = self._open()
         if file is None:
             return 0
-        try:
+        with closing(file):
             return file.size() // self.entry.size
-        finally:
-            file.close()
 
     @property
     def in_memory(self) -> bool:
@@ -67,10 +66,8 @@ class SparseIndex:
             file = self._open()
             if file is None:
                 return []
-            try:
+            with closing(file):
                 data = file.read(0, file.size())
-            finally:
-                file.close()
         whole = len(data) - len(data) % self.entry.size
         return [(first, second) for first, second in self.entry.iter_unpack(memoryview(data)[:whole])]
 
@@ -83,11 +80,9 @@ class SparseIndex:
         file = self._open()
         if file is None:
             return None
-        try:
+        with closing(file):
             count = file.size() // size
             return self.entry.unpack(file.read((count - 1) * size, size)) if count else None
-        finally:
-            file.close()
 
     def floor(self, key: int) -> tuple[int, int] | None:
         """The last entry whose first integer is at most `key`."""
@@ -97,10 +92,8 @@ class SparseIndex:
         file = self._open()
         if file is None:
             return None
-        try:
+        with closing(file):
             return self._floor_in_file(file, key)
-        finally:
-            file.close()
 
     def _floor_in(self, data: bytes | bytearray, key: int) -> tuple[int, int] | None:
         count = self._count_in(data, key, 0)
@@ -144,10 +137,8 @@ class SparseIndex:
             self._data = bytearray()
             self._exists = False
             return
-        try:
+        with closing(file):
             data = bytearray(file.read(0, file.size()))
-        finally:
-            file.close()
         self._data = data
         self._written = len(data)
         if len(data) % self.entry.size or not self._in_order():
@@ -195,13 +186,10 @@ class SparseIndex:
         fresh = bytes(memoryview(data)[start:])
 
         def write() -> None:
-            file = self._disk.open(self._path, write=True, create=True)
-            try:
+            with closing(self._disk.open(self._path, write=True, create=True)) as file:
                 file.write(start, [fresh])
                 if file.size() > end:
                     file.truncate(end)
-            finally:
-                file.close()
             if self._version == version:
                 self._written = end
                 self._exists = True
@@ -214,11 +202,9 @@ class SparseIndex:
             file = self._disk.open(self._path, write=True)
         except FileNotFoundError:
             return
-        try:
+        with closing(file):
             if file.size() > self._written:
                 file.truncate(self._written)
-        finally:
-            file.close()
 
 
 class OffsetIndex(SparseIndex):
@@ -234,11 +220,9 @@ class OffsetIndex(SparseIndex):
         file = self._open() if self._data is None else None
         if file is None:
             return b""
-        try:
+        with closing(file):
             low, high = self._narrow(file, relative)
             block = file.read(low * OFFSET_ENTRY.size, (high - low + AHEAD_ENTRIES) * OFFSET_ENTRY.size)
-        finally:
-            file.close()
         first = max(self._count_in(block, relative, 0) - 1, 0)
         return block[first * OFFSET_ENTRY.size :][: AHEAD_ENTRIES * OFFSET_ENTRY.size]
 

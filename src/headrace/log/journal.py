@@ -16,6 +16,7 @@ whole file, a smaller one serves until a checkpoint has freed another.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 from headrace.log.frames import FRAME, Frame, frame_at, frame_header, header_at
@@ -329,8 +330,7 @@ def read_frames(disk: Disk, since: int) -> Found:
     for name in disk.listdir(FOLDER):
         if not name.endswith(SUFFIX):
             continue
-        file = disk.open(f"{FOLDER}/{name}")
-        try:
+        with closing(disk.open(f"{FOLDER}/{name}")) as file:
             reader = _Reader(file, since)
             for frame in reader.frames():
                 if frame.sequence >= since:
@@ -338,8 +338,6 @@ def read_frames(disk: Disk, since: int) -> Found:
             if reader.lost:
                 lost.add(reader.lost)
             files.append(FoundFile(file.path, reader.end, reader.last))
-        finally:
-            file.close()
     chain: list[Frame] = []
     at = max(found, default=0)
     while at >= since and found:
@@ -411,25 +409,19 @@ class _Reader:
 def give_back(disk: Disk, found: Found, since: int) -> None:
     """Let the disk have the room in which no frame stands from `since` on. Blocks."""
     for each in found.files:
-        file = disk.open(each.path, write=True)
-        try:
+        with closing(disk.open(each.path, write=True)) as file:
             # The room comes with this; a file that is removed may give it back late.
             file.truncate(each.end if each.last >= since else 0)
-        finally:
-            file.close()
 
 
 def write_again(disk: Disk, found: Found) -> None:
     """Make sure of frames that are relied on for longer: a sync of them may have failed, and the next one then means
     nothing. Needs no room. Blocks."""
     for each in found.files:
-        file = disk.open(each.path, write=True)
-        try:
+        with closing(disk.open(each.path, write=True)) as file:
             for at in range(0, each.end, len(ZEROS)):
                 file.write(at, [file.read(at, min(len(ZEROS), each.end - at))])
             file.sync()
-        finally:
-            file.close()
     disk.sync_dir(FOLDER)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from itertools import pairwise
 
@@ -260,9 +261,6 @@ def stable_after(producers: ProducerStates, header: BatchHeader) -> int:
 
 
 def _write_again(disk: Disk, path: str, contents: bytes) -> None:
-    file = disk.open(path, write=True)
-    try:
+    with closing(disk.open(path, write=True)) as file:
         file.write(0, [contents])
         file.sync()
-    finally:
-        file.close()

@@ -11,6 +11,7 @@ import errno
 from base64 import urlsafe_b64encode
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -223,11 +224,8 @@ class Segments:
         if in_new_folder:
             clear_away(self._disk, self._folder)
             self._disk.mkdir(self._folder)
-            metadata = self._disk.open(f"{self._folder}/{METADATA_FILE}", write=True, create=True)
-            try:
+            with closing(self._disk.open(f"{self._folder}/{METADATA_FILE}", write=True, create=True)) as metadata:
                 metadata.write(0, [metadata_of(self._topic_id)])
-            finally:
-                metadata.close()
             self.folder_made = True
             self._metadata_synced = False
         segment = Segment.create(
@@ -342,11 +340,8 @@ class Segments:
             return
         path = f"{self._folder}/{name}"
         self._disk.remove(path + ".tmp")
-        file = self._disk.open(path + ".tmp", write=True, create=True)
-        try:
+        with closing(self._disk.open(path + ".tmp", write=True, create=True)) as file:
             file.write(0, [contents])
-        finally:
-            file.close()
         self._disk.rename(path + ".tmp", path)
 
     def write_snapshot(self, offset: int, contents: bytes) -> None:
@@ -480,8 +475,5 @@ def sync_now(jobs: Iterable[Callable[[], None]]) -> bool:
 
 
 def _sync_file(disk: Disk, path: str) -> None:
-    file = disk.open(path, write=True)
-    try:
+    with closing(disk.open(path, write=True)) as file:
         file.sync()
-    finally:
-        file.close()

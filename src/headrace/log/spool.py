@@ -20,6 +20,7 @@ of the full one stores what still waits, so that no turn has to store all of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from contextlib import closing
 from typing import Protocol
 
 from headrace.log.frames import FRAME, Entry, Frame, frame_at, frame_header
@@ -196,11 +197,8 @@ def read_spool(disk: Disk, epoch: int) -> list[Entry]:
     frames: list[Frame] = []
     for name in disk.listdir(FOLDER):
         if name.endswith(SUFFIX):
-            file = disk.open(f"{FOLDER}/{name}")
-            try:
+            with closing(disk.open(f"{FOLDER}/{name}")) as file:
                 frames += _frames(file, epoch)
-            finally:
-                file.close()
     frames.sort(key=lambda frame: frame.sequence)
     return [entry for frame in frames for entry in frame.entries()]
 
@@ -216,11 +214,8 @@ def give_back(disk: Disk, epoch: int) -> None:
     """Let the disk have the room in which no frame of an epoch stands. Blocks."""
     for name in disk.listdir(FOLDER):
         if name.endswith(SUFFIX):
-            file = disk.open(f"{FOLDER}/{name}", write=True)
-            try:
+            with closing(disk.open(f"{FOLDER}/{name}", write=True)) as file:
                 file.truncate(sum(FRAME.size + len(frame.payload) for frame in _frames(file, epoch)))
-            finally:
-                file.close()
 
 
 def _frames(file: File, epoch: int) -> Iterator[Frame]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from struct import Struct
 from typing import NamedTuple
 
@@ -116,12 +117,9 @@ class TxnIndex:
         self._version += 1
 
     def _truncate(self, count: int) -> None:
-        file = self._disk.open(self._path, write=True)
-        try:
+        with closing(self._disk.open(self._path, write=True)) as file:
             file.truncate(count * ABORTED_ENTRY.size)
             file.sync()
-        finally:
-            file.close()
 
     def pending(self) -> Callable[[], bool] | None:
         """What makes the entries of now durable, or None. Blocks; answers whether the folder must be synced as well."""
@@ -132,12 +130,9 @@ class TxnIndex:
         def write() -> bool:
             if not self._entries:
                 return False
-            file = self._disk.open(self._path, write=True, create=True)
-            try:
+            with closing(self._disk.open(self._path, write=True, create=True)) as file:
                 while not self._write(file):
                     pass
-            finally:
-                file.close()
             self.exists = True
             return not self.named
 

@@ -16,6 +16,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -190,10 +191,8 @@ def read_whole(disk: Disk, path: str) -> bytes | None:
         file = disk.open(path)
     except FileNotFoundError:
         return None
-    try:
+    with closing(file):
         return file.read(0, file.size())
-    finally:
-        file.close()
 
 
 def replace_whole(disk: Disk, path: str, contents: bytes) -> None:

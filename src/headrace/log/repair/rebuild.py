@@ -15,6 +15,7 @@ import re
 from base64 import urlsafe_b64decode
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -134,8 +135,7 @@ def _read_newest(disk: Disk, folder: str, newest: _Newest) -> None:
     if not bases:
         return
     end = bases[-1]
-    file = disk.open(segment_path(folder, end, ".log"))
-    try:
+    with closing(disk.open(segment_path(folder, end, ".log"))) as file:
         for position, buffer, at in walk(file, 0, file.size(), SCAN_BYTES):
             header = header_at(buffer, at)
             if problem_of(file, position, header, buffer, at, bases[-1], end) is not None:
@@ -143,8 +143,6 @@ def _read_newest(disk: Disk, folder: str, newest: _Newest) -> None:
             end = header.last_offset + 1
             newest.epoch = max(newest.epoch, header.leader_epoch)
             newest.producer_id = max(newest.producer_id, header.producer_id)
-    finally:
-        file.close()
     newest.ends[folder] = (bases[0], end)
 
 

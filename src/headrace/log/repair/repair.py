@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import Protocol, TypeVar, cast
 from uuid import UUID
@@ -329,8 +330,7 @@ def _repair(disk: Disk, plan: PartitionPlan, aside: str) -> None:
 def _write_targets(disk: Disk, folder: str, targets: Sequence[Target], interval: int) -> None:
     """Write the new segments beside the old, durably."""
     swap.discard(disk, folder)
-    files = OpenFiles(disk, 4)
-    try:
+    with closing(OpenFiles(disk, 4)) as files:
         for target in targets:
             segment = Segment.create(disk, files, folder, target.base, interval, CLEANED)
             for piece in target.pieces:
@@ -346,8 +346,6 @@ def _write_targets(disk: Disk, folder: str, targets: Sequence[Target], interval:
                 # The new index must take the place of the old one even if it has nothing to say.
                 disk.open(segment_path(folder, target.base, ".txnindex" + CLEANED), write=True, create=True).close()
         disk.sync_dir(folder)
-    finally:
-        files.close()
 
 
 def _append(segment: Segment, batches: Sequence[bytes]) -> None:
@@ -357,8 +355,7 @@ def _append(segment: Segment, batches: Sequence[bytes]) -> None:
 
 def _append_kept(disk: Disk, segment: Segment, kept: Kept) -> None:
     """Copy good batches of a file."""
-    file = disk.open(kept.path)
-    try:
+    with closing(disk.open(kept.path)) as file:
         waiting: list[bytes] = []
         size = 0
         for at, buffer, index in walk(file, kept.position, kept.end, SCAN_BYTES):
@@ -371,8 +368,6 @@ def _append_kept(disk: Disk, segment: Segment, kept: Kept) -> None:
                 waiting, size = [], 0
         if waiting:
             _append(segment, waiting)
-    finally:
-        file.close()
 
 
 def _finish_swap(disk: Disk, folder: str, aside: str) -> None:

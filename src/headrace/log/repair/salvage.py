@@ -13,6 +13,7 @@ message. What becomes of transactions that may have ended in a gap is in `salvag
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from headrace.format.batch import (
@@ -105,11 +106,8 @@ class Salvager:
     def _look_at(self, base: int, following: int | None) -> None:
         segment = Found(base, segment_path(self._folder, base, ".log"), end=base)
         self._segments.append(segment)
-        file = self._disk.open(segment.path)
-        try:
+        with closing(self._disk.open(segment.path)) as file:
             broken = self._walk(file, segment, following)
-        finally:
-            file.close()
         synced = following is not None and following <= self._point
         needed = following if synced and following is not None else self._point
         if segment.end < needed and needed > base:

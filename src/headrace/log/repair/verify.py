@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from uuid import UUID
@@ -65,14 +66,11 @@ def dump(disk: Disk, folder: str) -> Iterator[StoredBatch]:
     """All whole batches of a partition, by their headers, damaged or not."""
     for base in segment_bases(disk, folder):
         path = segment_path(folder, base, ".log")
-        file = disk.open(path)
-        try:
+        with closing(disk.open(path)) as file:
             for position, buffer, at in walk(file, 0, file.size(), SCAN_BYTES):
                 header = header_at(buffer, at)
                 fits = header.magic == MAGIC and header.crc == checksum(file, position, header, buffer, at)
                 yield StoredBatch(path, position, header, fits)
-        finally:
-            file.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +171,7 @@ def _verify_segment(disk: Disk, folder: str, base: int, *, newest: bool) -> Gene
     path = segment_path(folder, base, ".log")
     offsets = _EntryCheck(OffsetIndex(disk, segment_path(folder, base, ".index"), new=False).entries())
     times = _EntryCheck(TimeIndex(disk, segment_path(folder, base, ".timeindex"), new=False).entries())
-    file = disk.open(path)
-    try:
+    with closing(disk.open(path)) as file:
         size = file.size()
         end, reached = base, 0
         for position, buffer, at in walk(file, 0, size, SCAN_BYTES):
@@ -188,8 +185,6 @@ def _verify_segment(disk: Disk, folder: str, base: int, *, newest: bool) -> Gene
             offsets.meet(position, relative)
             times.meet(relative, header.max_timestamp)
             end, reached = max(end, header.last_offset + 1), position + header.size
-    finally:
-        file.close()
     if reached < size:
         what = "is cut off" if size - reached < HEADER_BYTES else "is cut off, or not a batch"
         yield Finding(path, reached, f"what stands in the last {size - reached} bytes {what}", warning=newest)
