@@ -37,7 +37,7 @@ def prepare(journal: Journal) -> bool:
         spare = journal.unprepared()
         if spare is not None:
             journal.prepare(spare)
-            journal.prepared(spare)
+            journal.use_prepared(spare)
             return True
     return False
 

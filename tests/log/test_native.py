@@ -1258,7 +1258,7 @@ async def test_a_segment_begun_while_others_are_synced_gets_its_name_synced(tmp_
         for job in jobs:
             job()
         assert await partition.trim(1) == 1
-        partition.synced(point)
+        partition.mark_synced(point)
         begun = partition.segments.active
         assert begun is not None
         assert begun.base == point

@@ -56,15 +56,15 @@ class SlowReaders:
 
     async def start(self) -> None:
         """Watch from now on."""
-        self._log.trimmed.append(self._trimmed)
+        self._log.on_trimmed.append(self._trimmed)
         self._rounds.start()
 
     async def stop(self) -> None:
         """Watch no more."""
         if self._soon is not None:
             self._soon.cancel()
-        if self._trimmed in self._log.trimmed:
-            self._log.trimmed.remove(self._trimmed)
+        if self._trimmed in self._log.on_trimmed:
+            self._log.on_trimmed.remove(self._trimmed)
         self._rounds.cancel()
         await self._rounds.stop()
 

@@ -299,17 +299,17 @@ class Appender:
         """Into the segment at once, behind what still waits in memory."""
         partition = self.partition
         if self._cache.pending_bytes and not self.write_back():
-            raise self._refused("the disk is full: writes resume once there is room")
+            raise self._refusal("the disk is full: writes resume once there is room")
         try:
-            self._segments.store_one(base, last, batch, newest, self._topic.settings, now, self._cache.rolled)
+            self._segments.store_one(base, last, batch, newest, self._topic.settings, now, self._cache.on_rolled)
         except OSError as error:
             self._on_write_failed(error)
-            raise self._refused(f"{partition.folder} could not be written: {error}") from error
+            raise self._refusal(f"{partition.folder} could not be written: {error}") from error
         partition.end = last + 1
         if header is not None:
             self._state.learn(header, base, batch, partition.high_watermark, self._segments)
 
-    def _refused(self, reason: str) -> StorageFailed:
+    def _refusal(self, reason: str) -> StorageFailed:
         """Why a batch does not come after all: nothing was written in the epoch that it would have begun."""
         self._state.end_epochs(self.partition.end)
         return StorageFailed(reason)
@@ -388,12 +388,12 @@ class Appender:
         batches that a power cut can take."""
         if self._loose:
             if not self.write_back():
-                raise self._refused("the disk is full: writes resume once there is room")
+                raise self._refusal("the disk is full: writes resume once there is room")
             try:
                 jobs = self._segments.sync_jobs()
             except OSError as error:
                 self._on_write_failed(error)
-                raise self._refused(f"{self.partition.folder} could not be synced: {error}") from error
+                raise self._refusal(f"{self.partition.folder} could not be synced: {error}") from error
             self._loose = False
             end = self._journal_end = self.partition.end
             self._log.committer.add_sync(self.partition, end, jobs, None)

@@ -94,15 +94,15 @@ class BatchCache:
         try:
             if len(waiting) == 1:
                 base, last, data, newest = waiting[0]
-                segments.store_one(base, last, data, newest, settings, now, self.rolled)
+                segments.store_one(base, last, data, newest, settings, now, self.on_rolled)
             else:
-                segments.store(waiting, settings, now, self.rolled)
+                segments.store(waiting, settings, now, self.on_rolled)
         finally:
             self.pending_bytes = 0 if segments.end == self._owner.end else self.count_pending()
         if self._state.unindexed:
             self._state.write_aborted(segments)
 
-    def rolled(self, base: int) -> None:
+    def on_rolled(self, base: int) -> None:
         """A segment begins at `base`: keep what a restart would otherwise have to read the log for."""
         if len(self._segments.all) > 1:
             self._state.write(self._segments, self._owner.end)

@@ -40,7 +40,7 @@ class Committed(Protocol):
         """This node has all below `end`."""
         ...
 
-    def synced(self, point: int) -> None:
+    def mark_synced(self, point: int) -> None:
         """The segments are synced up to `point`."""
         ...
 
@@ -134,7 +134,7 @@ class Committer:
         return self._future(group)
 
     def forget_point(self, partition: Committed) -> None:
-        """Do not tell recovery of a sync: the partition is about to be truncated."""
+        """Do not let recovery know of a sync: the partition is about to be truncated."""
         self._notes.pop(partition, None)
 
     def add_done(self, done: Done) -> None:
@@ -194,9 +194,9 @@ class Committer:
         self._frame = frame
         self._failed_sync = None
         if frame is None or group.syncs:
-            self._lane.submit(self._write, self._landed)
+            self._lane.submit(self._write, self._on_flushed)
         else:
-            frame.submit(self._lane, self._landed)
+            frame.submit(self._lane, self._on_flushed)
         self._scheduled = False
 
     def _write(self) -> None:
@@ -216,7 +216,7 @@ class Committer:
         if frame is not None:
             frame.write()
 
-    def _landed(self, error: BaseException | None) -> None:
+    def _on_flushed(self, error: BaseException | None) -> None:
         group, frame = self._flying, self._frame
         assert group is not None
         self._flying = self._frame = None
@@ -231,7 +231,7 @@ class Committer:
             for partition, end in group.ends.items():
                 partition.mark_flushed(end)
             for partition, point in group.points.items():
-                partition.synced(point)
+                partition.mark_synced(point)
                 self._notes[partition] = point
             for done in group.dones:
                 done(None)
@@ -257,7 +257,7 @@ class Committer:
             waiting = group.syncs[self._synced + 1 :] + waiting
         # Jobs that were never run hold their files open, and cover data of earlier flushes too.
         for partition, job in waiting:
-            self._lane.submit(job, partial(self._synced_late, partition))
+            self._lane.submit(job, partial(self._on_synced_late, partition))
         reason = StorageFailed(f"the log could not be flushed: {error}")
         for partition in {**group.ends, **behind.ends}:
             self._on_void(partition)
@@ -265,6 +265,6 @@ class Committer:
             done(reason)
 
     @staticmethod
-    def _synced_late(partition: Committed, error: BaseException | None) -> None:
+    def _on_synced_late(partition: Committed, error: BaseException | None) -> None:
         if error is not None and leaves_doubt(error):
             partition.fail(f"a sync of its segment failed: {error}")

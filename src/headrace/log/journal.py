@@ -136,7 +136,7 @@ class Journal:
             spare.written = end
         spare.file.sync()
 
-    def prepared(self, spare: _JournalFile) -> None:
+    def use_prepared(self, spare: _JournalFile) -> None:
         """It may be used. Where the current file is not written through, the next frame goes to this one already."""
         self._preparing = False
         self._spare.append(spare)

@@ -81,7 +81,7 @@ class LocalLog(Log):
         """Drawn once, when the data directory was made."""
         self.epoch = 0
         """Raised by every unclean start, and with it the leader epochs of all partitions."""
-        self.trimmed: list[Trimmed] = []
+        self.on_trimmed: list[Trimmed] = []
         """What to call when a start moves, whatever moved it."""
         self.holds: list[Hold] = []
         """What retention asks before it moves a start."""

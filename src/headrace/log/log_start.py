@@ -42,7 +42,7 @@ async def trim(partition: NativePartition, before: int) -> int:
             # Nothing of the newest segment is left either.
             partition.close_active()
         partition.log.drop_expired(partition)
-        _tell(partition, was)
+        _report_trimmed(partition, was)
     return partition.start
 
 
@@ -70,12 +70,12 @@ def keep_newest(partition: NativePartition, limit: int) -> None:
     if start is not None:
         partition.start = start
     partition.state.forget_aborted(partition.start)
-    _tell(partition, was)
+    _report_trimmed(partition, was)
 
 
-def _tell(partition: NativePartition, was: int) -> None:
+def _report_trimmed(partition: NativePartition, was: int) -> None:
     if partition.start > was:
-        for call in partition.log.trimmed:
+        for call in partition.log.on_trimmed:
             call(partition, was)
 
 

@@ -256,9 +256,9 @@ class NativePartition(LocalPartition):
             if self._waiters:
                 self.wake_all()
 
-    def synced(self, point: int) -> None:
+    def mark_synced(self, point: int) -> None:
         self.point = max(self.point, point)
-        self.segments.synced(point)
+        self.segments.mark_synced(point)
 
     def roll_back(self) -> None:
         """What is not flushed never came."""
@@ -398,7 +398,7 @@ class NativePartition(LocalPartition):
     def expire_producers(self, now_ms: int, after_ms: int) -> None:
         self.state.producers.expire(now_ms, after_ms)
 
-    def saved(self, point: int) -> None:
+    def mark_saved(self, point: int) -> None:
         """The checkpoint file has this recovery point."""
         self.saved_point = point
         if self._ready:

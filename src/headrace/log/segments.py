@@ -151,14 +151,14 @@ class Segments:
         max_timestamp: int,
         settings: TopicSettings,
         now_ms: int,
-        rolled: Callable[[int], None],
+        on_rolled: Callable[[int], None],
     ) -> None:
         """`store` for a single batch, as they come to a quiet partition or in large."""
         segment = self.all[-1] if self.all else None
         size = len(batch)
         if segment is None or self._must_roll(segment, size, last, max_timestamp, settings, now_ms):
             segment = self._roll(base, settings)
-            rolled(base)
+            on_rolled(base)
         if not self._unsynced or self._unsynced[-1] is not segment:
             self._unsynced.append(segment)
         segment.append_one(batch, last, size, max_timestamp)
@@ -169,7 +169,7 @@ class Segments:
         batches: Sequence[TailBatch],
         settings: TopicSettings,
         now_ms: int,
-        rolled: Callable[[int], None],
+        on_rolled: Callable[[int], None],
     ) -> None:
         """Append batches to the newest segment, rolling as the settings say. On an error, `end` tells how far it
         came."""
@@ -180,7 +180,7 @@ class Segments:
             base, ends, data, newest = batches[first]
             if segment is None or self._must_roll(segment, len(data), ends, newest, settings, now_ms):
                 segment = self._roll(base, settings)
-                rolled(base)
+                on_rolled(base)
             room = settings.segment_bytes - segment.size
             last, taken = first, 0
             while last < count:
@@ -271,7 +271,8 @@ class Segments:
 
     def sync_jobs(self, *, gently: bool = False) -> list[Callable[[], None]]:
         """Blocking jobs that make everything stored so far durable. The caller gets all that is not finished:
-        another one's jobs may still be on their way. Say `synced` when they are done. `gently`: see `sync_job`."""
+        another one's jobs may still be on their way. Call `mark_synced` when they are done. `gently`: see `sync_job`.
+        """
         jobs = [segment.sync_job(gently=gently) for segment in self._unsynced]
         if jobs and not self._metadata_synced:
             jobs.insert(0, self._sync_metadata)
@@ -289,7 +290,7 @@ class Segments:
             self._metadata_failed = leaves_doubt(error)
             raise
 
-    def synced(self, point: int) -> None:
+    def mark_synced(self, point: int) -> None:
         """Everything below `point` is durable."""
         ends = [*self._bases[1:], self.end]
         done = {base for base, end in zip(self._bases, ends, strict=False) if end <= point}

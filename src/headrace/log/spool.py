@@ -74,7 +74,7 @@ class Spool:
         self._wanted = False
 
     def make(self) -> list[File]:
-        """Make the files. Blocks; raises what the disk raises. Hand them to `made`."""
+        """Make the files. Blocks; raises what the disk raises. Hand them to `use`."""
         files: list[File] = []
         try:
             for number in range(FILES):
@@ -89,12 +89,12 @@ class Spool:
             raise
         return files
 
-    def made(self, files: list[File]) -> None:
+    def use(self, files: list[File]) -> None:
         """Use them from now on."""
         self._files = [_SpoolFile(file) for file in files]
 
     def empty(self) -> bool:
-        """Have all partitions store what is here, and use no file any more; False if the disk does not take it. Say
+        """Have all partitions store what is here, and use no file any more; False if the disk does not take it. Call
         `reuse` when the files are gone."""
         if not all(self._settle(each, 0) for each in [*self._files, *self._left]):
             return False

@@ -54,7 +54,7 @@ class Upkeep:
         self._asked: asyncio.Future[None] | None = None
         self._full_watch: asyncio.TimerHandle | None = None
         self._may_prepare = True
-        self._no_room_said = False
+        self._no_room_logged = False
         # The start could not write its checkpoint: nothing is appended before there is one.
         self.owes_checkpoint = False
         # The first frame of the journal that the checkpoint file calls for, and what was last carried over of offline
@@ -121,12 +121,12 @@ class Upkeep:
                 waited = 0.0
                 try:
                     await self.checkpoint()
-                    self._no_room_said = False
+                    self._no_room_logged = False
                 except OSError as error:
                     if error.errno not in NO_SPACE:
                         logger.exception("checkpoint failed")
-                    elif not self._no_room_said:
-                        self._no_room_said = True
+                    elif not self._no_room_logged:
+                        self._no_room_logged = True
                         logger.warning("a full disk does not take the checkpoint: tried again", error=str(error))
                 except Exception:
                     logger.exception("checkpoint failed")
@@ -154,7 +154,7 @@ class Upkeep:
             logger.info("a file of the journal could not be prepared", error=str(error))
             await offload.run(self._log.runtime.disk.remove, journal.give_up(spare))
         else:
-            journal.prepared(spare)
+            journal.use_prepared(spare)
 
     def want_spool(self) -> None:
         """There is use for the spool: make its files."""
@@ -164,7 +164,7 @@ class Upkeep:
     async def _make_spool(self) -> None:
         spool = self._log.spool
         try:
-            spool.made(await self._log.runtime.offload.run(spool.make))
+            spool.use(await self._log.runtime.offload.run(spool.make))
         except OSError as error:
             logger.warning("the spool could not be made: each partition writes its own", error=str(error))
 
@@ -275,7 +275,7 @@ class Upkeep:
                 roomy = False
         if not roomy:
             return False
-        partition.synced(point)
+        partition.mark_synced(point)
         if partition.end > point:
             # Appended meanwhile, and in frames of the journal that the next checkpoint will free.
             self._log.dirty[partition] = None
@@ -309,7 +309,7 @@ class Upkeep:
             saved_topic = log.topics.by_id.get(record.id)
             if saved_topic is not None:
                 for partition, (_, point) in zip(log.partitions_of(saved_topic), record.partitions, strict=False):
-                    partition.saved(point)
+                    partition.mark_saved(point)
                     step += 1
                     if step >= STEP_PARTITIONS:
                         step = 0
