@@ -97,11 +97,14 @@ def serve(arguments: Sequence[str], settings: type[Config] = Config, doors: Sequ
 
 
 def _run(config: Config, doors: Sequence[DoorEntry] | None) -> None:
-    # Here, after the flags were found good: a slip in them is answered without loading the broker.
+    # Here, after the flags were found good: a slip in them is answered without loading the broker. What is imported
+    # stays, and to look for garbage in it again and again would take a thirtieth of the time to start.
+    gc.disable()
     _import_lightly()
     from headrace.embedded import new_loop
     from headrace.logs import log_like_a_server
 
+    gc.enable()
     log_like_a_server(config.log_level, config.log_format)
     _raise_open_files()
     with asyncio.Runner(loop_factory=new_loop) as runner:
