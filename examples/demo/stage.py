@@ -90,7 +90,7 @@ def broker(console: Console, data: Path, durability: str) -> Iterator[dict[str, 
             assert process.stdout is not None
             ready = process.stdout.readline()
             if not ready.startswith("ready "):
-                raise HeadraceError("the broker did not start; it says why above")
+                raise HeadraceError("the broker did not start. Its log above has the reason.")
             doors = dict(each.split("=", 1) for each in ready.split()[1:])
             console.print(
                 f"broker ready in {time.perf_counter() - begin:.2f} s: kafka {doors['kafka']}, nsq {doors['nsq']}, "

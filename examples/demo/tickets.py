@@ -2,7 +2,7 @@
 
 orders     one after the other for each train, so that seats go to the first orders
 payments   the bank fails now and then: tried again
-deadlines  a message that is delivered when the time to pay is over; who has not paid by then is cancelled
+deadlines  a message that is delivered when the time to pay is over; an order that is not paid by then is cancelled
 tickets    the printer jams on some: dead letters, and `redrive` once it is mended
 """
 

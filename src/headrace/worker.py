@@ -2,7 +2,7 @@
 
 `python -m headrace.worker ROOT HOST` reads one pickled (function, arguments) from standard input, calls the function
 with a disk over ROOT as its first argument, and writes the pickled (result, None) or (None, error) to standard output.
-A new interpreter, never a fork of the host: the host may be anybody's process with threads of its own. It ends with its
+A new interpreter, never a fork of the host: the host may be any process, with threads of its own. It ends with its
 host (HOST is the process id), however that ends: going on, it would write files that the next broker's worker writes.
 """
 
@@ -31,7 +31,7 @@ class Call:
     def __init__(self, root: str, function: Callable[..., T], args: tuple[Any, ...]) -> None:
         self._name = function.__name__
         self._input = pickle.dumps((function, args))
-        # -P: what lies in the current directory may be named like a module, and be anybody's.
+        # -P: what lies in the current directory may be named like a module.
         command = [sys.executable, "-P", "-m", "headrace.worker", root, str(os.getpid())]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 

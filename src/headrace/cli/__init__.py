@@ -19,7 +19,7 @@ def main() -> None:
         _open_missing_streams()
         code = _run()
     except KeyboardInterrupt:
-        # Here for those who change their mind while modules are still being imported.
+        # Here for Ctrl-C while modules are still being imported.
         code = INTERRUPTED
     sys.exit(code)
 

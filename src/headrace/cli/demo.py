@@ -11,7 +11,7 @@ from headrace.errors import HeadraceError
 
 
 def find_demo(checkout: Path) -> Callable[..., None]:
-    """The demo of a checkout; elsewhere a command that says where the demo is."""
+    """The demo of a checkout; elsewhere a command that reports where the demo is."""
     if not (checkout / "examples" / "demo").is_dir():
         return not_installed
     sys.path.insert(0, str(checkout))

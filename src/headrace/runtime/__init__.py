@@ -25,4 +25,4 @@ class Runtime:
     random: Random
     offload: Offload
     hostname: str = "localhost"
-    """The machine's name, as others may be told it."""
+    """The machine's name, as other machines know it."""

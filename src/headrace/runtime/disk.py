@@ -363,7 +363,7 @@ class SystemDisk:
 
     def unlock(self) -> None:
         if self._lock_fd >= 0:
-            # Said, because a child that the host has forked holds a copy of the descriptor, and with it the lock.
+            # Explicitly, because a child that the host has forked holds a copy of the descriptor, and with it the lock.
             fcntl.flock(self._lock_fd, fcntl.LOCK_UN)
             os.close(self._lock_fd)
             self._lock_fd = -1

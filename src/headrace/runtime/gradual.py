@@ -117,7 +117,7 @@ def _only_descriptor(fd: int) -> bool:
     """Whether no other process has the file open, waiting for readers to come to their end."""
     for _ in range(READ_LOOKS):
         try:
-            # Granted only to the one who alone has the file open, in this process or any other.
+            # Granted only where no other descriptor of the file is open, in this process or any other.
             fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         except OSError as error:
             if error.errno != errno.EAGAIN:

@@ -77,7 +77,7 @@ class ThreadLane:
         self._results: deque[tuple[LaneDone, BaseException | None]] = deque()
         self._wake_thread = os.eventfd(0, os.EFD_CLOEXEC)
         self._wake_loop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        # How much was submitted and is not told yet, how much of that is done, and who is told of the writer's part.
+        # Jobs that were submitted and not reported yet, how many of these are done, and the writer's own callback.
         self._under_way = 0
         self._finished = 0
         self._written: LaneDone | None = None
@@ -138,9 +138,7 @@ class ThreadLane:
                 done(error)
             except Exception as raised:
                 # What waits behind it has no wake-up of its own any more.
-                self._loop.call_exception_handler(
-                    {"message": "one who was told of a lane's work has raised", "exception": raised}
-                )
+                self._loop.call_exception_handler({"message": "a callback of a lane has raised", "exception": raised})
 
     def close(self) -> None:
         if self._wake_thread < 0:

@@ -1,9 +1,9 @@
 """A data directory that is looked at and never changed.
 
-The log repairs what it opens: it cuts torn tails, replays the journal, finishes what a crash cut short. Who only reads
-wants all of that to be seen and none of it to happen. So what is written to this disk stays in memory, in blocks over
-the files as they are, and the same code recovers the same log beside the folder instead of in it. The folder may be on
-a medium that cannot be written.
+The log repairs what it opens: it cuts torn tails, replays the journal, finishes what a crash cut short. A reader wants
+to see all of that and to have none of it happen. So what is written to this disk stays in memory, in blocks over the
+files as they are, and the same code recovers the same log beside the folder instead of in it. The folder may be on a
+medium that cannot be written.
 """
 
 from __future__ import annotations

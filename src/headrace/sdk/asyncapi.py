@@ -118,7 +118,7 @@ class _Document:
         self._add(f"receive-{declared.topic}-{declared.group}", operation)
 
     def _consumer(self, declared: Subscription) -> dict[str, Any]:
-        """Who reads, in the words of the wire that the system serves it by."""
+        """The consumer, in the words of the wire that the system serves it by."""
         chosen = scenario(declared.scenario)
         try:
             wire = self._system.wire_for(chosen, declared.tuning)

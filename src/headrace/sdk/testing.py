@@ -40,7 +40,7 @@ Payload = TypeVar("Payload")
 
 TIMEOUT_SECONDS = 5.0
 POLL_SECONDS = 0.001
-# Who sends what the test itself publishes; no application has this name.
+# The sender of what the test itself publishes; no application has this name.
 OUTSIDE = "#test"
 ADDED = "headrace-"
 

@@ -2,7 +2,7 @@
 
 Each URL is a subscription of its own, so retries, dead letters and redrive are those of its queue. What is added here
 is a judgement on attempts. The queue counts deliveries, but a message is given up only for its own sake: while the
-endpoint is out of reach, or fails for everybody, messages wait (`breaker.py`), however many deliveries that costs.
+endpoint is out of reach, or fails for all messages, they wait (`breaker.py`), however many deliveries that costs.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class Batches:
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
-        # Who does not wait any more was taken back.
+        # A message whose caller does not wait any more was taken back.
         batch = [each for each in self._line if not each[1].done()]
         self._line = []
         if batch:
