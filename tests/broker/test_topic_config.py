@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.broker.topic_config import IGNORED, SETTINGS, clean, set_by_operator, settings_of, table
+from headrace.broker.setting_kinds import IGNORED, set_by_operator
+from headrace.broker.topic_config import SETTINGS, clean, settings_of, table
 from headrace.config import Config
 from headrace.errors import InvalidTopicConfig
 from headrace.log.interface import Durability, TopicSettings

@@ -17,9 +17,10 @@ from enum import StrEnum
 import structlog
 
 from headrace.broker.groups.consumer.settings import clean_group
+from headrace.broker.setting_kinds import Kind, Setting, at_least, clean_value
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.store import StateTopic
-from headrace.broker.topic_config import SETTINGS, Kind, Setting, at_least, clean_value
+from headrace.broker.topic_config import SETTINGS
 from headrace.broker.topics import Topics
 from headrace.errors import HeadraceError, InvalidBrokerConfig, InvalidGroupConfig, InvalidTopicConfig
 from headrace.format.batch import BatchHeader

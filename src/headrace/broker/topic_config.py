@@ -1,94 +1,37 @@
 """The settings of a topic: every name that Kafka 4 knows, and Headrace's own.
 
-One table holds them. A setting is text with a type, a rule, a default (of the broker's `Config`, where it has one)
-and a sentence on what it does, which also names the values that Headrace takes and does nothing with,
-so that a script written for Kafka works and does not deceive. A topic stores only what was given for it;
-`settings_of` maps that and the defaults to the `TopicSettings` that the log acts on.
+One table holds them. The sentence on what a setting does also names what Headrace accepts and ignores, so that a script
+written for Kafka works and does not deceive. A topic stores only what was given for it; `settings_of` maps that and the
+defaults to the `TopicSettings` that the log acts on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import IntEnum
-from math import isfinite
 from operator import attrgetter
 
+from headrace.broker.setting_kinds import (
+    BROKER_DEFAULTS,
+    IGNORED,
+    INT_MAX,
+    LONG_MAX,
+    Check,
+    Kind,
+    Setting,
+    accept,
+    as_list,
+    at_least,
+    clean_value,
+    none_or_at_least,
+    one_of,
+)
 from headrace.broker.settings import BrokerSettings
 from headrace.errors import InvalidTopicConfig
 from headrace.log.interface import Durability, TopicSettings
 
-LONG_MAX = (1 << 63) - 1
-INT_MAX = (1 << 31) - 1
-
 SEGMENTS_UNDER_BOUND = 8
 
-IGNORED = "Accepted and ignored: "
 NOTHING: Mapping[str, str] = {}
-BROKER_DEFAULTS = BrokerSettings()
-
-
-class Kind(IntEnum):
-    """The type of a value, by Kafka's number for it."""
-
-    BOOLEAN = 1
-    STRING = 2
-    INT = 3
-    LONG = 5
-    DOUBLE = 6
-    LIST = 7
-
-
-Check = Callable[[str], str | None]
-"""What is wrong with a value of the right type, or None."""
-
-
-def _any(text: str) -> None:
-    """Every value of the right type will do."""
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One setting of a topic."""
-
-    name: str
-    kind: Kind
-    default: str
-    """The value where `config_field` is empty."""
-    doc: str
-    check: Check = _any
-    config_field: str = ""
-    """The broker's setting that gives the default."""
-    broker_name: str = ""
-    """Kafka's name of the broker's own setting behind this one."""
-
-    @property
-    def honoured(self) -> bool:
-        """Whether the value changes what Headrace does."""
-        return not self.doc.startswith(IGNORED)
-
-    def default_in(self, config: BrokerSettings) -> str:
-        """The value of a topic that does not say."""
-        return str(getattr(config, self.config_field)) if self.config_field else self.default
-
-
-def at_least(low: float, high: float = LONG_MAX) -> Check:
-    def check(text: str) -> str | None:
-        # Whole numbers as such: the largest and its neighbours are one float.
-        value = int(text) if text.lstrip("-").isdecimal() else float(text)
-        if value < low:
-            return f"it must be at least {low}"
-        return f"it must be at most {high}" if value > high else None
-
-    return check
-
-
-def _none_or_at_least(low: int) -> Check:
-    return lambda text: None if text == "-1" or int(text) >= low else f"it must be -1 (none), or at least {low}"
-
-
-def _one_of(*values: str) -> Check:
-    return lambda text: None if text in values else f"it must be {' or '.join(values)}"
 
 
 def _policies(text: str) -> str | None:
@@ -120,7 +63,7 @@ _IGNORED: Mapping[str, Sequence[tuple[str, Kind, str, Check, str]]] = {
             "compression.type",
             Kind.STRING,
             "producer",
-            _one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+            one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
             "compression.type",
         ),
         ("compression.zstd.level", Kind.INT, "3", at_least(-131072, 22), "compression.zstd.level"),
@@ -139,19 +82,19 @@ _IGNORED: Mapping[str, Sequence[tuple[str, Kind, str, Check, str]]] = {
     "there is no remote tier.": (
         ("local.retention.bytes", Kind.LONG, "-2", at_least(-2), "log.local.retention.bytes"),
         ("local.retention.ms", Kind.LONG, "-2", at_least(-2), "log.local.retention.ms"),
-        ("remote.log.copy.disable", Kind.BOOLEAN, "false", _any, ""),
-        ("remote.log.delete.on.disable", Kind.BOOLEAN, "false", _any, ""),
+        ("remote.log.copy.disable", Kind.BOOLEAN, "false", accept, ""),
+        ("remote.log.delete.on.disable", Kind.BOOLEAN, "false", accept, ""),
     ),
     "one node is all the replicas there are.": (
         ("min.insync.replicas", Kind.INT, "1", at_least(1, INT_MAX), "min.insync.replicas"),
     ),
-    "the log reserves the space that it needs.": (("preallocate", Kind.BOOLEAN, "false", _any, "log.preallocate"),),
+    "the log reserves the space that it needs.": (("preallocate", Kind.BOOLEAN, "false", accept, "log.preallocate"),),
     "indexes grow as they need to.": (
         ("segment.index.bytes", Kind.INT, "10485760", at_least(4, INT_MAX), "log.index.size.max.bytes"),
     ),
     "segments roll at their own age.": (("segment.jitter.ms", Kind.LONG, "0", at_least(0), ""),),
     "one node has no elections.": (
-        ("unclean.leader.election.enable", Kind.BOOLEAN, "false", _any, "unclean.leader.election.enable"),
+        ("unclean.leader.election.enable", Kind.BOOLEAN, "false", accept, "unclean.leader.election.enable"),
     ),
 }
 _HONOURED = (
@@ -170,7 +113,7 @@ _HONOURED = (
         "8",
         "Headrace's own. Under `retention=consumed`, unsettled messages of a queue that keep back more than this "
         "many segments' worth of settled ones are moved to the queue's parking topic; -1: never.",
-        _none_or_at_least(1),
+        none_or_at_least(1),
     ),
     Setting(
         "deduplication.window.ms",
@@ -203,7 +146,7 @@ _HONOURED = (
         "Headrace's own. What an acknowledgement promises: `sync` survives a power cut, `async` survives the death "
         "of the process, `memory` is never written. It cannot change between `memory` and the others once the "
         "topic is made.",
-        _one_of("sync", "async", "memory"),
+        one_of("sync", "async", "memory"),
         "durability",
     ),
     Setting(
@@ -252,7 +195,7 @@ _HONOURED = (
         Kind.STRING,
         "CreateTime",
         "Whose clock a record carries: the producer's (`CreateTime`) or the broker's (`LogAppendTime`).",
-        _one_of("CreateTime", "LogAppendTime"),
+        one_of("CreateTime", "LogAppendTime"),
         broker_name="log.message.timestamp.type",
     ),
     Setting(
@@ -278,7 +221,7 @@ _HONOURED = (
         "Headrace's own. What happens when producers are faster than readers: `spill` keeps everything on disk, "
         "`block` lets producers wait, `reject` refuses them, `drop-oldest` forgets the oldest records. `block` and "
         "`reject` need `overflow.lag`, `drop-oldest` needs `overflow.bytes`.",
-        _one_of("spill", "block", "reject", "drop-oldest"),
+        one_of("spill", "block", "reject", "drop-oldest"),
     ),
     Setting(
         "overflow.block.ms",
@@ -294,7 +237,7 @@ _HONOURED = (
         "-1",
         "Bytes of each partition that `drop-oldest` keeps at most. Segments roll at an eighth of it, and a batch "
         "larger than half of it is refused.",
-        _none_or_at_least(16_384),
+        none_or_at_least(16_384),
     ),
     Setting(
         "overflow.group",
@@ -307,7 +250,7 @@ _HONOURED = (
         Kind.LONG,
         "-1",
         "Messages that the slowest queue, or the named group, may be behind before `block` or `reject` sets in.",
-        _none_or_at_least(1),
+        none_or_at_least(1),
     ),
     Setting(
         "queues.paused",
@@ -320,7 +263,7 @@ _HONOURED = (
         Kind.BOOLEAN,
         "false",
         "There is no remote tier: only `false` is accepted.",
-        _one_of("false"),
+        one_of("false"),
     ),
     Setting(
         "retention",
@@ -329,7 +272,7 @@ _HONOURED = (
         "Headrace's own. `time` keeps records by age and size; `consumed` keeps them until every queue of the "
         "topic has settled them, and by age and size only where the topic itself says so. While the topic has no "
         "queue nothing goes.",
-        _one_of("time", "consumed"),
+        one_of("time", "consumed"),
     ),
     Setting(
         "retention.archive",
@@ -337,7 +280,7 @@ _HONOURED = (
         "wait",
         "Headrace's own. What it means that `retention.archive.group` has records: `wait` lets retention have them "
         "when their time comes, `drop` lets them go as soon as that frees enough.",
-        _one_of("wait", "drop"),
+        one_of("wait", "drop"),
     ),
     Setting(
         "retention.archive.group",
@@ -400,54 +343,12 @@ SETTINGS: Mapping[str, Setting] = {
 """By name, in the order of their names."""
 
 
-def as_list(text: str) -> list[str]:
-    """The elements of a list value."""
-    return [element.strip() for element in text.split(",")] if text.strip() else []
-
-
 def clean(name: str, text: str) -> str:
     """The value as it is stored. Raises InvalidTopicConfig where name or value make no sense."""
     setting = SETTINGS.get(name)
     if setting is None:
         raise InvalidTopicConfig(f"there is no topic setting '{name}'")
     return clean_value(setting, text)
-
-
-def clean_value(setting: Setting, text: str) -> str:
-    """The value of a setting as it is stored. Raises InvalidTopicConfig where it makes no sense."""
-    name = setting.name
-    value = text.strip()
-    kind = setting.kind
-    if kind is Kind.LIST:
-        value = ",".join(dict.fromkeys(as_list(text)))
-    elif kind is Kind.BOOLEAN:
-        value = value.lower()
-        if value not in ("true", "false"):
-            raise _invalid(name, text, "it must be true or false")
-    elif kind is Kind.DOUBLE:
-        try:
-            finite = isfinite(float(value))
-        except ValueError:
-            finite = False
-        if not finite:
-            raise _invalid(name, text, "it must be a number")
-    elif kind in (Kind.INT, Kind.LONG):
-        bound = INT_MAX if kind is Kind.INT else LONG_MAX
-        try:
-            number = int(value)
-        except ValueError:
-            raise _invalid(name, text, "it must be a whole number") from None
-        if not -bound - 1 <= number <= bound:
-            raise _invalid(name, text, f"it must fit {32 if kind is Kind.INT else 64} bits")
-        value = str(number)
-    wrong = setting.check(value)
-    if wrong:
-        raise _invalid(name, text, wrong)
-    return value
-
-
-def _invalid(name: str, text: str, wrong: str) -> InvalidTopicConfig:
-    return InvalidTopicConfig(f"{name} cannot be '{text}': {wrong}")
 
 
 def settings_of(
@@ -537,8 +438,3 @@ def table() -> str:
         default = setting.default_in(BROKER_DEFAULTS) or "(empty)"
         lines.append(f"| `{setting.name}` | {setting.kind.name.lower()} | `{default}` | {setting.doc} |")
     return "\n".join(lines) + "\n"
-
-
-def set_by_operator(setting: Setting, config: BrokerSettings) -> bool:
-    """Whether the broker's configuration differs from Headrace's own default."""
-    return setting.default_in(config) != setting.default_in(BROKER_DEFAULTS)

@@ -18,8 +18,9 @@ from kio.schema.errors import ErrorCode
 from headrace.broker.broker import Broker
 from headrace.broker.dynamic_config import DYNAMIC, Scope
 from headrace.broker.groups.consumer.settings import SETTINGS as GROUP_SETTINGS
+from headrace.broker.setting_kinds import BROKER_DEFAULTS, Kind, Setting, set_by_operator
 from headrace.broker.settings import BrokerSettings
-from headrace.broker.topic_config import BROKER_DEFAULTS, SETTINGS, Kind, Setting, set_by_operator
+from headrace.broker.topic_config import SETTINGS
 from headrace.doors.door import DoorContext
 from headrace.doors.kafka.errors import KafkaError
 from headrace.doors.kafka.settings import KafkaSettings

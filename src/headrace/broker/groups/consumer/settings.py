@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from headrace.broker.setting_kinds import INT_MAX, Kind, Setting, clean_value
 from headrace.broker.settings import BrokerSettings
-from headrace.broker.topic_config import INT_MAX, Kind, Setting, clean_value
 from headrace.errors import InvalidGroupConfig, InvalidTopicConfig
 
 SESSION = "consumer.session.timeout.ms"

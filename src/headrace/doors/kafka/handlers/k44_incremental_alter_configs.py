@@ -15,7 +15,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.topic_config import as_list
+from headrace.broker.setting_kinds import as_list
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.changes import repeated
 from headrace.doors.kafka.configs import alter, value_of
