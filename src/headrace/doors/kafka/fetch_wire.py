@@ -12,8 +12,17 @@ from struct import Struct
 from headrace.doors.kafka.errors import Malformed
 from headrace.doors.kafka.file_replies import Part
 from headrace.doors.kafka.sessions import FetchPartition
-from headrace.doors.kafka.wire import INT16, INT32, INT32_PAIR, read_count, read_text, read_varint, skip_tags
-from headrace.format.varint import write_varint
+from headrace.doors.kafka.wire import (
+    INT16,
+    INT32,
+    INT32_PAIR,
+    read_count,
+    read_text,
+    read_varint,
+    skip_tags,
+    write_count,
+    write_text,
+)
 from headrace.log.interface import AbortedTransaction, Chunk
 from headrace.runtime.disk import FileRange
 
@@ -191,25 +200,18 @@ def encode(
     if version >= SESSIONS:
         out += INT16.pack(error) + INT32.pack(session)
     topics = _by_topic(results)
-    _write_count(out, len(topics), flexible)
+    write_count(out, len(topics), flexible)
     for group in topics:
         key = group[0].entry.key
         if version >= TOPIC_IDS:
             out += key
-        elif flexible:
-            write_varint(out, len(key) + 1)
-            out += key
         else:
-            out += INT16.pack(len(key)) + key
-        _write_count(out, len(group), flexible)
+            write_text(out, key, flexible)
+        write_count(out, len(group), flexible)
         for result in group:
             _write_fields(out, result, version)
             chunk = result.chunk
-            size = chunk.size if chunk is not None else 0
-            if flexible:
-                write_varint(out, size + 1)
-            else:
-                out += INT32.pack(size)
+            write_count(out, chunk.size if chunk is not None else 0, flexible)
             if chunk is not None:
                 for part in chunk.parts:
                     if isinstance(part, FileRange):
@@ -258,13 +260,6 @@ def _by_topic(results: list[Result]) -> list[list[Result]]:
     return topics
 
 
-def _write_count(out: bytearray, count: int, flexible: bool) -> None:
-    if flexible:
-        write_varint(out, count + 1)
-    else:
-        out += INT32.pack(count)
-
-
 def _write_fields(out: bytearray, result: Result, version: int) -> None:
     """A partition up to its records."""
     index = result.entry.index
@@ -274,10 +269,7 @@ def _write_fields(out: bytearray, result: Result, version: int) -> None:
         out += _RESULT_4.pack(index, result.error, result.high, result.stable)
     aborted = result.aborted
     flexible = version >= FLEXIBLE
-    if flexible:
-        write_varint(out, 0 if aborted is None else len(aborted) + 1)
-    else:
-        out += INT32.pack(-1 if aborted is None else len(aborted))
+    write_count(out, -1 if aborted is None else len(aborted), flexible)
     for each in aborted or ():
         out += _ABORTED.pack(each.producer_id, each.first_offset)
         out += b"\0" if flexible else b""

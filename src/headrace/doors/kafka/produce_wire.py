@@ -6,9 +6,17 @@ from collections.abc import Sequence
 from struct import Struct
 
 from headrace.doors.kafka.errors import Malformed, error_code
-from headrace.doors.kafka.wire import INT16, INT32, INT32_PAIR, read_count, read_text, read_varint, skip_tags
+from headrace.doors.kafka.wire import (
+    INT32,
+    INT32_PAIR,
+    read_count,
+    read_text,
+    read_varint,
+    skip_tags,
+    write_count,
+    write_text,
+)
 from headrace.errors import RecordsRefused
-from headrace.format.varint import write_varint
 
 OLDEST, NEWEST, FLEXIBLE = 3, 13, 9
 LOG_START = 5
@@ -119,23 +127,14 @@ def encode(version: int, correlation: int, results: Results, throttle: float) ->
     flexible = version >= FLEXIBLE
     out = bytearray(8)
     left = RECORD_ERRORS_MAX
-    if flexible:
-        out += b"\0"
-        write_varint(out, len(results) + 1)
-    else:
-        out += INT32.pack(len(results))
+    out += b"\0" if flexible else b""
+    write_count(out, len(results), flexible)
     for key, answers in results:
         if version >= TOPIC_IDS:
             out += key
-        elif flexible:
-            write_varint(out, len(key) + 1)
-            out += key
         else:
-            out += INT16.pack(len(key)) + key
-        if flexible:
-            write_varint(out, len(answers) + 1)
-        else:
-            out += INT32.pack(len(answers))
+            write_text(out, key, flexible)
+        write_count(out, len(answers), flexible)
         for each in answers:
             if version >= LOG_START:
                 out += _RESULT_AND_START.pack(each.index, each.error, each.base_offset, each.append_time, each.start)
@@ -157,24 +156,10 @@ def encode(version: int, correlation: int, results: Results, throttle: float) ->
 
 def _encode_errors(out: bytearray, flexible: bool, records: Sequence[tuple[int, str]], message: str | None) -> None:
     """What is wrong with single records of a batch, and with all of it."""
-    if flexible:
-        write_varint(out, len(records) + 1)
-    else:
-        out += INT32.pack(len(records))
+    write_count(out, len(records), flexible)
     for index, reason in records:
         out += INT32.pack(index)
-        _encode_text(out, flexible, reason)
-        if flexible:
-            out += b"\0"
-    _encode_text(out, flexible, message)
-    if flexible:
-        out += b"\0"
-
-
-def _encode_text(out: bytearray, flexible: bool, text: str | None) -> None:
-    data = None if text is None else text.encode()
-    if flexible:
-        write_varint(out, 0 if data is None else len(data) + 1)
-    else:
-        out += INT16.pack(-1 if data is None else len(data))
-    out += data or b""
+        write_text(out, reason.encode(), flexible)
+        out += b"\0" if flexible else b""
+    write_text(out, None if message is None else message.encode(), flexible)
+    out += b"\0" if flexible else b""

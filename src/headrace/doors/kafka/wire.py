@@ -10,6 +10,7 @@ from struct import Struct
 from typing import Final
 
 from headrace.doors.kafka.errors import Malformed
+from headrace.format.varint import write_varint
 
 INT8: Final = Struct(">b")
 INT16: Final = Struct(">h")
@@ -84,3 +85,21 @@ def skip_tags(buffer: bytearray, position: int, end: int) -> int:
     if position > end:
         raise Malformed("tagged fields run past the end of the request")
     return position
+
+
+def write_count(out: bytearray, count: int, flexible: bool) -> None:
+    """The length of an array, or of bytes; -1 for a null one."""
+    if flexible:
+        write_varint(out, count + 1)
+    else:
+        out += INT32.pack(count)
+
+
+def write_text(out: bytearray, text: bytes | None, flexible: bool) -> None:
+    """A nullable string, encoded."""
+    size = -1 if text is None else len(text)
+    if flexible:
+        write_varint(out, size + 1)
+    else:
+        out += INT16.pack(size)
+    out += text or b""
