@@ -157,7 +157,7 @@ class SimulatorLoop(asyncio.BaseEventLoop):
     async def create_server(  # type: ignore[override]
         self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: Any = None, port: Any = None, **options: Any
     ) -> SimulatedServer:
-        return self._network().listen(self, protocol_factory, host or "127.0.0.1", port or 0)
+        return self._network().listen(protocol_factory, host or "127.0.0.1", port or 0)
 
     async def create_connection(
         self, protocol_factory: Callable[[], Any], host: Any = None, port: Any = None, **options: Any

@@ -28,15 +28,13 @@ class Network:
         self._next_port = 20_000
         self._next_client = 40_000
 
-    def listen(
-        self, loop: asyncio.AbstractEventLoop, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
-    ) -> SimulatedServer:
+    def listen(self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> SimulatedServer:
         if not port:
             self._next_port += 1
             port = self._next_port
         if (host, port) in self._servers:
             raise OSError(98, "Address already in use", f"{host}:{port}")
-        server = SimulatedServer(self, loop, factory, (host, port))
+        server = SimulatedServer(self, factory, (host, port))
         self._servers[host, port] = server
         return server
 
@@ -55,7 +53,6 @@ class Network:
         near = Connection(self, loop, local, server.address, f"{local[1]}>{port}")
         far = Connection(self, loop, server.address, local, f"{port}>{local[1]}")
         near.peer, far.peer = far, near
-        server.connections.append(far)
         far.open(server.factory())
         protocol = factory()
         near.open(protocol)
@@ -87,21 +84,18 @@ class _Socket:
         return self._address
 
 
-class SimulatedServer(asyncio.AbstractServer):
+class SimulatedServer:
     """A listening address."""
 
     def __init__(
         self,
         network: Network,
-        loop: asyncio.AbstractEventLoop,
         factory: Callable[[], asyncio.BaseProtocol],
         address: tuple[str, int],
     ) -> None:
         self.factory = factory
         self.address = address
-        self.connections: list[Connection] = []
         self._network = network
-        self._loop = loop
         self._closed: asyncio.Event = asyncio.Event()
 
     @property
@@ -111,26 +105,6 @@ class SimulatedServer(asyncio.AbstractServer):
     def close(self) -> None:
         self._network.forget(self.address)
         self._closed.set()
-
-    def close_clients(self) -> None:
-        for connection in self.connections:
-            connection.close()
-
-    def abort_clients(self) -> None:
-        for connection in self.connections:
-            connection.abort()
-
-    def get_loop(self) -> asyncio.AbstractEventLoop:
-        return self._loop
-
-    def is_serving(self) -> bool:
-        return not self._closed.is_set()
-
-    async def start_serving(self) -> None:
-        pass
-
-    async def serve_forever(self) -> None:
-        await self._closed.wait()
 
     async def wait_closed(self) -> None:
         await self._closed.wait()
@@ -246,9 +220,6 @@ class Connection(asyncio.Transport):
         self._high, self._low = high, high // 4 if low is None else low
         self._maybe_pause_writing()
 
-    def get_write_buffer_limits(self) -> tuple[int, int]:
-        return self._low, self._high
-
     def get_write_buffer_size(self) -> int:
         return len(self._outgoing)
 
@@ -341,10 +312,3 @@ class Connection(asyncio.Transport):
         if not peer._lost:
             # The other side reads the end of the stream, behind what has already arrived.
             self._loop.call_later(self._network.delay(), peer._eof)
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self._protocol = protocol
-
-    def get_protocol(self) -> asyncio.BaseProtocol:
-        assert self._protocol is not None
-        return self._protocol

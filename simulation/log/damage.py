@@ -82,8 +82,7 @@ class BitFlip:
         partition = life.partition(model)
         assert partition is not None
         try:
-            if not partition.loaded:
-                await partition.load()
+            await partition.load()
             await life.reader.batches(model, partition, partition.start, look=False)
         except (HeadraceError, Violation) as noticed:
             self._world.note(f"noticed {noticed}")

@@ -145,8 +145,7 @@ class LogLife(Life):
 
     async def _compare(self, model: PartitionModel, partition: Partition) -> None:
         try:
-            if not partition.loaded:
-                await partition.load()
+            await partition.load()
             start, end, readable = partition.start, partition.end, partition.high_watermark
             flushed = self.log.local(partition).flushed
             require(

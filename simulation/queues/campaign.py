@@ -171,8 +171,7 @@ class QueueLife(Life):
             )
 
     async def _read(self, partition: Partition) -> list[tuple[int, bytes | None, bytes | None, Any]]:
-        if not partition.loaded:
-            await partition.load()
+        await partition.load()
         found = []
         position = partition.start
         while position < partition.high_watermark:
@@ -223,8 +222,7 @@ class QueueLife(Life):
         known = self.known
         name = rng.choice([name for name, _, _ in TOPICS])
         partition = rng.choice(self.topic(name).partitions)
-        if not partition.loaded:
-            await partition.load()
+        await partition.load()
         made = [known.message(name) for _ in range(rng.choice((1, 2, 5, 12)))]
         for model in known.queues.values():
             if model.is_being_purged:
