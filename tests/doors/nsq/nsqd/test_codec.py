@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 
 from headrace.config import Config
 from headrace.doors.nsq.errors import CommandError
-from headrace.doors.nsq.nsqd.codec import HELLO_MAX, LINE_MAX, Codec, Command, Limits, State
+from headrace.doors.nsq.nsqd.codec import HELLO_MAX, LINE_MAX, Codec, Command, State
 
-LIMITS = Limits.of(Config())
+SETTINGS = Config()
 ID = b"0123456789abcdef"
-TOO_LARGE = struct.pack(">i", LIMITS.max_msg_size + 1)
+TOO_LARGE = struct.pack(">i", SETTINGS.nsq_max_msg_size + 1)
 ONE = struct.pack(">i", 1) + b"x"
 BIG = b"9" * 19
 
 
 def codec(state: State = State.INIT, **attributes: bool) -> Codec:
-    made = Codec(LIMITS)
+    made = Codec(SETTINGS)
     made.state = state
     for name, value in attributes.items():
         setattr(made, name, value)

@@ -8,7 +8,6 @@ it, as nsqd does it. What depends on the broker (does the topic exist, is the me
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum, IntEnum
 from struct import Struct
 from typing import NamedTuple
@@ -39,35 +38,6 @@ class State(IntEnum):
     INIT = 0
     SUBSCRIBED = 3
     CLOSING = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a command may ask for."""
-
-    max_msg_size: int
-    max_body_size: int
-    max_rdy_count: int
-    max_req_timeout_ms: int
-
-    def body(self, kind: BodyKind) -> Body:
-        """What a body of that kind may be."""
-        if kind is BodyKind.MESSAGE:
-            return Body("E_BAD_MESSAGE", "message body", 1, self.max_msg_size, "message")
-        if kind is BodyKind.ERROR:
-            return Body("E_BAD_BODY", "error", 0, ERROR_TEXT_MAX, "error")
-        most = self.max_body_size if kind is BodyKind.MESSAGES else min(HELLO_MAX, self.max_body_size)
-        return Body("E_BAD_BODY", "body", 1, most, "body")
-
-    @classmethod
-    def of(cls, settings: NsqSettings) -> Limits:
-        """Those of the configuration."""
-        return cls(
-            settings.nsq_max_msg_size,
-            settings.nsq_max_body_size,
-            settings.nsq_max_rdy_count,
-            settings.nsq_max_req_timeout_ms,
-        )
 
 
 class Command(NamedTuple):
@@ -120,10 +90,10 @@ class Rule(NamedTuple):
 class Codec:
     """One connection's side of the conversation: what state it is in decides which commands make sense."""
 
-    __slots__ = ("extended", "heartbeats", "limits", "needed", "state", "tls_missing")
+    __slots__ = ("extended", "heartbeats", "needed", "settings", "state", "tls_missing")
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
+    def __init__(self, settings: NsqSettings) -> None:
+        self.settings = settings
         self.state = State.INIT
         self.extended = False
         """Messages carry key and headers (`"headrace": 1`)."""
@@ -156,7 +126,7 @@ class Codec:
             self.needed = at + 4 - position
             return None
         (size,) = _SIZE.unpack_from(buffer, at)
-        body = self.limits.body(rule.body)
+        body = self._body(rule.body)
         if size < body.least:
             raise CommandError(body.code, f"{name.decode()} invalid {body.words} size {size}")
         if size > body.most:
@@ -166,6 +136,15 @@ class Codec:
             self.needed = stop - position
             return None
         return Command(name, words, number, at + 4, stop, at)
+
+    def _body(self, kind: BodyKind) -> Body:
+        """What a body of that kind may be."""
+        if kind is BodyKind.MESSAGE:
+            return Body("E_BAD_MESSAGE", "message body", 1, self.settings.nsq_max_msg_size, "message")
+        if kind is BodyKind.ERROR:
+            return Body("E_BAD_BODY", "error", 0, ERROR_TEXT_MAX, "error")
+        most = self.settings.nsq_max_body_size
+        return Body("E_BAD_BODY", "body", 1, most if kind is BodyKind.MESSAGES else min(HELLO_MAX, most), "body")
 
     def _judge(self, name: str, rule: Rule, words: list[bytes]) -> int:
         """Judge a line by its rule, in nsqd's order; the number in it. Raises CommandError."""
@@ -191,7 +170,7 @@ class Codec:
     def _dpub_delay(self, words: list[bytes]) -> int:
         delay = _number("DPUB could not parse timeout", words[1])
         # nsqd keeps what is deferred in memory, so its clients expect a bound; the timer keeps it on disk.
-        most = MAX_DELAY_MS if self.extended else self.limits.max_req_timeout_ms
+        most = MAX_DELAY_MS if self.extended else self.settings.nsq_max_req_timeout_ms
         if delay > most:
             raise CommandError("E_INVALID", f"DPUB timeout {delay} out of range 0-{most}")
         return delay
@@ -199,15 +178,15 @@ class Codec:
     def _req_delay(self, words: list[bytes]) -> int:
         if self.extended and words[1] == b"-1":
             return REJECTED
-        return min(_number("REQ could not parse timeout", words[1]), self.limits.max_req_timeout_ms)
+        return min(_number("REQ could not parse timeout", words[1]), self.settings.nsq_max_req_timeout_ms)
 
     def _rdy_count(self, words: list[bytes]) -> int:
         if self.state is State.CLOSING:
             # A client that sent CLS gets nothing more, whatever it asks for.
             return 0
         count = _number("RDY could not parse count", words[0]) if words else 1
-        if count > self.limits.max_rdy_count:
-            raise CommandError("E_INVALID", f"RDY count {count} out of range 0-{self.limits.max_rdy_count}")
+        if count > self.settings.nsq_max_rdy_count:
+            raise CommandError("E_INVALID", f"RDY count {count} out of range 0-{self.settings.nsq_max_rdy_count}")
         return count
 
 

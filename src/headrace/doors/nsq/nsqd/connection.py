@@ -79,7 +79,7 @@ class Connection(CompressedConnection):
 
     def __init__(self, door: Nsqd) -> None:
         super().__init__(door)
-        self.codec = Codec(door.limits)
+        self.codec = Codec(door.settings)
         self.codec.tls_missing = door.tls_required
         self.identity = Identity()
         self.session = Session()

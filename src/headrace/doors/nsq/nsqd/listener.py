@@ -1,6 +1,6 @@
 """The NSQ door: listens, admits connections, and holds what they share.
 
-They share what an acceptor has, the limits and the counters.
+They share what an acceptor has, the settings and the counters.
 
 What a client can make the door hold: nothing while it is idle; the bytes that have arrived of a cut command, at most
 doubled and never more than `nsq_max_body_size`; 256 KiB of commands behind one that waits; and a megabyte of replies
@@ -14,7 +14,6 @@ from itertools import count
 from headrace.doors.acceptor import BufferedAcceptor
 from headrace.doors.door import DoorContext
 from headrace.doors.nsq.nsqd.auth import Authority
-from headrace.doors.nsq.nsqd.codec import Limits
 from headrace.doors.nsq.nsqd.connection import Connection
 from headrace.doors.nsq.nsqd.topics import NsqTopics
 from headrace.doors.nsq.settings import NsqSettings
@@ -41,7 +40,6 @@ class Nsqd(BufferedAcceptor[Connection]):
         self.broker = broker
         self.settings = settings
         self.clock = broker.runtime.clock
-        self.limits = Limits.of(settings)
         self.topics = topics
         self.authority = Authority(settings.auth_http) if settings.auth_http else None
         self.tls = context.tls

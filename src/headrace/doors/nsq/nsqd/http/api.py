@@ -137,8 +137,7 @@ class NsqdHttp:
         # What its channels have been given is theirs.
         if not self._broker.queues.of(topic.name):
             for partition in topic.partitions:
-                if not partition.loaded:
-                    await partition.load()
+                await partition.load()
                 await partition.trim(-1)
 
     async def _pause_topic(self, request: Request, parameters: Mapping[str, str]) -> object:
