@@ -58,6 +58,11 @@ class Broker:
         self.slow_readers = SlowReaders(log, self.groups, self.queues, self.metrics, config)
         self.archived = Archived(log, self.groups, self.slow_readers, config)
         self.consumed = Consumed(log, self.queues, self.slow_readers, config)
+        # In the order in which they start.
+        self._parts = (
+            *(self.queues, self.groups, self.transactions, self.timer, self.deduplication, self.prepared),
+            *(self.slow_readers, self.archived, self.consumed),
+        )
 
     @property
     def cluster_id(self) -> str:
@@ -66,28 +71,10 @@ class Broker:
 
     async def start(self) -> None:
         """Start the parts; the log must have started."""
-        await self.dynamic.start()
-        await self.topics.start()
-        await self.groups.start()
-        await self.transactions.start()
-        await self.queues.start()
-        await self.timer.start()
-        await self.deduplication.start()
-        await self.prepared.start()
-        await self.slow_readers.start()
-        await self.archived.start()
-        await self.consumed.start()
+        for part in (self.dynamic, self.topics, *self._parts):
+            await part.start()
 
     async def stop(self) -> None:
         """Stop the parts; the log may stop after this."""
-        await self.overflow.stop()
-        await self.consumed.stop()
-        await self.archived.stop()
-        await self.slow_readers.stop()
-        await self.prepared.stop()
-        await self.deduplication.stop()
-        await self.timer.stop()
-        await self.transactions.stop()
-        await self.groups.stop()
-        await self.queues.stop()
-        await self.deliveries.stop()
+        for part in (self.overflow, *reversed(self._parts), self.deliveries):
+            await part.stop()

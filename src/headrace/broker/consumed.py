@@ -123,8 +123,7 @@ class Consumed:
 
     async def _let_go(self, partition: Partition, settled: int, quiet: bool) -> bool:
         """Trim, if that is worth it; whether something is left for later."""
-        if not partition.loaded:
-            await partition.load()
+        await partition.load()
         # A queue's state may be ahead of a log that was cut back.
         settled = min(settled, partition.high_watermark)
         freed = self._log.local(partition).freed_by(settled)

@@ -248,8 +248,7 @@ class Deliveries:
     async def _partition(self) -> Partition:
         topic = await self._topics.open(TOPIC, 1, TOPIC_CONFIG, internal=True)
         partition = topic.partitions[0]
-        if not partition.loaded:
-            await partition.load()
+        await partition.load()
         return partition
 
     def _write(self, partition: Partition, step: Sequence[tuple[Event, list[Run]]], size: int) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from headrace.broker.queue_metrics import render_queues
+from headrace.broker.queue_metrics import family, render_queues
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -305,10 +305,13 @@ def _partitions(broker: Broker) -> str:
                 starts.append(f"headrace_partition_start_offset{labels} {partition.start}")
                 ends.append(f"headrace_partition_end_offset{labels} {partition.high_watermark}")
                 sizes.append(f"headrace_partition_bytes{labels} {broker.log.local(partition).size()}")
-    return (
-        _gauge("headrace_partition_start_offset", "The first offset that may be read.", starts)
-        + _gauge("headrace_partition_end_offset", "The offset that readers stop before.", ends)
-        + _gauge("headrace_partition_bytes", "Bytes kept.", sizes)
+    return "\n".join(
+        (
+            *family("headrace_partition_start_offset", "gauge", "The first offset that may be read.", starts),
+            *family("headrace_partition_end_offset", "gauge", "The offset that readers stop before.", ends),
+            *family("headrace_partition_bytes", "gauge", "Bytes kept.", sizes),
+            "",
+        )
     )
 
 
@@ -317,11 +320,8 @@ def _lag(broker: Broker) -> str:
         f'headrace_group_lag{{group="{_escape(group)}",topic="{topic}"}} {records}'
         for (group, topic), records in group_lag(broker).items()
     ]
-    return _gauge("headrace_group_lag", "Records between a group's committed offsets and the ends.", lines)
-
-
-def _gauge(name: str, help: str, lines: Sequence[str]) -> str:
-    return "\n".join((f"# HELP {name} {help}", f"# TYPE {name} gauge", *lines, ""))
+    help = "Records between a group's committed offsets and the ends."
+    return "\n".join((*family("headrace_group_lag", "gauge", help, lines), ""))
 
 
 def _escape(value: str) -> str:

@@ -57,27 +57,28 @@ def render_queues(broker: Broker, known_ages: Mapping[tuple[str, str], int]) -> 
     text = []
     for field, (name, help) in GAUGES.items():
         lines = [f"headrace_queue_{name}{labels} {getattr(figures, field)}" for _, figures, labels in queues]
-        text += _family(f"headrace_queue_{name}", "gauge", help, lines)
+        text += family(f"headrace_queue_{name}", "gauge", help, lines)
     lines = [f"headrace_queue_paused{labels} {int(queue.paused)}" for queue, _, labels in queues]
-    text += _family("headrace_queue_paused", "gauge", "1 while the queue is paused.", lines)
+    text += family("headrace_queue_paused", "gauge", "1 while the queue is paused.", lines)
     lines = [
         f"headrace_queue_oldest_seconds{labels} {age / 1000}"
         for queue, _, labels in queues
         if (age := known_ages.get((queue.topic.name, queue.name))) is not None
     ]
-    text += _family("headrace_queue_oldest_seconds", "gauge", "The age of the oldest unsettled message.", lines)
+    text += family("headrace_queue_oldest_seconds", "gauge", "The age of the oldest unsettled message.", lines)
     for field, (name, help) in COUNTERS.items():
         lines = [f"headrace_queue_{name}_total{labels} {getattr(figures, field)}" for _, figures, labels in queues]
-        text += _family(f"headrace_queue_{name}_total", "counter", help, lines)
+        text += family(f"headrace_queue_{name}_total", "counter", help, lines)
     deliveries = broker.deliveries
     for name, kind, help, value in (
         ("headrace_deliveries_records_total", "counter", "Records written to __deliveries.", deliveries.written),
         ("headrace_deliveries_dropped_total", "counter", "Messages whose event was dropped.", deliveries.dropped),
         ("headrace_timer_pending", "gauge", "Messages that wait for their time.", broker.timer.pending),
     ):
-        text += _family(name, kind, help, [f"{name} {value}"])
+        text += family(name, kind, help, [f"{name} {value}"])
     return "\n".join([*text, ""])
 
 
-def _family(name: str, kind: str, help: str, lines: list[str]) -> list[str]:
+def family(name: str, kind: str, help: str, lines: list[str]) -> list[str]:
+    """The lines of one metric."""
     return [f"# HELP {name} {help}", f"# TYPE {name} {kind}", *lines]

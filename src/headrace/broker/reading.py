@@ -43,13 +43,18 @@ async def bytes_of(runtime: Runtime, chunk: Chunk) -> bytes:
         chunk.release()
 
 
+async def _chunk_at(runtime: Runtime, partition: Partition, offset: int, max_bytes: int, committed: bool) -> Chunk:
+    """The chunk at an offset, whose place in a cold file is looked up off the loop."""
+    while (chunk := partition.read(offset, max_bytes, committed=committed)).cold is not None:
+        await runtime.offload.run(chunk.cold)
+    return chunk
+
+
 async def read(runtime: Runtime, partition: Partition, offset: int, max_bytes: int, *, committed: bool = True) -> bytes:
     """Whole batches from the one that holds `offset`; the last may be cut. Raises OffsetOutOfRange."""
-    while True:
-        chunk = partition.read(offset, max_bytes, committed=committed)
-        if chunk.cold is None:
-            return await bytes_of(runtime, chunk)
-        await runtime.offload.run(chunk.cold)
+    chunk = await _chunk_at(runtime, partition, offset, max_bytes, committed)
+    data = bytes_now(chunk)
+    return await bytes_of(runtime, chunk) if data is None else data
 
 
 async def batches(
@@ -57,11 +62,7 @@ async def batches(
 ) -> list[tuple[BatchHeader, bytes | None]]:
     """Whole batches from the one that holds `offset`, for readers of committed records: None in the place of one
     that has none, because it is a marker or was aborted. Raises OffsetOutOfRange."""
-    while True:
-        chunk = partition.read(offset, max_bytes, committed=True)
-        if chunk.cold is None:
-            break
-        await runtime.offload.run(chunk.cold)
+    chunk = await _chunk_at(runtime, partition, offset, max_bytes, True)
     aborted = Aborted(chunk.aborted)
     raw = await bytes_of(runtime, chunk)
     return [

@@ -136,8 +136,7 @@ class Redrive:
             if topic is None:
                 raise UnknownTopic(f"there is no dead-letter topic {order.topic!r}")
             for partition in topic.partitions:
-                if not partition.loaded:
-                    await partition.load()
+                await partition.load()
             queue = self._broker.queues.get(topic.name, QUEUE)
             if not order.dry_run:
                 queue = await self._broker.queues.ensure(topic, QUEUE, EARLIEST)

@@ -222,9 +222,9 @@ class DeadLetterMover:
         if not await asyncio.shield(burying):
             return
         for offset in offsets:
-            self._queues.note(
-                queue, "dead", lane.index, [offset], attempt=attempts[offset], error=errors[offset]
-            )  # fmt: skip
+            self._queues.deliveries.note(
+                queue, "dead", lane.index, [(offset, offset)], attempt=attempts[offset], error=errors[offset]
+            )
 
     def _headers(self, lane: QueueLane, offset: int, headers: RecordHeaders, now: int) -> RecordHeaders:
         queue = self._queue

@@ -85,8 +85,7 @@ class QueueLane:
     async def activate(self) -> None:
         """Load the partition, and fit the state to what the log still has. Raises PartitionOffline."""
         partition = self.partition
-        if not partition.loaded:
-            await partition.load()
+        await partition.load()
         if self.open:
             return
         end = partition.end

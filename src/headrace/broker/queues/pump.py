@@ -150,6 +150,6 @@ class Pump:
             consumer.in_flight -= 1
             consumer.timed_out += 1
             consumer.touched.pop((lane.index, offset), None)
-        self._queues.note(
-            self._queue, "timed-out", lane.index, [offset], consumer=consumer.label if consumer else "", attempt=attempt
-        )
+        label = consumer.label if consumer else ""
+        run = (offset, offset)
+        self._queues.deliveries.note(self._queue, "timed-out", lane.index, [run], consumer=label, attempt=attempt)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -171,7 +172,9 @@ class Queue:
             released = lane.ledger.release(consumer.id)
             if released:
                 lane.block_followers(released)
-                self._queues.note(self, "released", lane.index, released, consumer=consumer.label)
+                self._queues.deliveries.note(
+                    self, "released", lane.index, _runs(sorted(released)), consumer=consumer.label
+                )
                 self.changed(lane)
         consumer.in_flight = 0
         if self.ephemeral and not self.consumers:
@@ -233,8 +236,8 @@ class Queue:
         if error and (len(self.errors) < ERRORS_MAX or (lane_index, offset) in self.errors):
             self.errors[lane_index, offset] = error
         self.requeued += 1
-        self._queues.note(
-            self, "requeued", lane_index, [offset], consumer=consumer.label, attempt=attempt, delay_ms=delay,
+        self._queues.deliveries.note(
+            self, "requeued", lane_index, [(offset, offset)], consumer=consumer.label, attempt=attempt, delay_ms=delay,
             error=error,
         )  # fmt: skip
         if due > 0:
@@ -257,7 +260,8 @@ class Queue:
         if not ledger.touch(offset, consumer.id, attempt, min(now + consumer.timeout_ms, latest)):
             return False
         consumer.touched[lane_index, offset] = latest
-        self._queues.note(self, "touched", lane_index, [offset], consumer=consumer.label, attempt=attempt)
+        run = (offset, offset)
+        self._queues.deliveries.note(self, "touched", lane_index, [run], consumer=consumer.label, attempt=attempt)
         return True
 
     async def settle_with(self, lane_index: int, offsets: list[int], writes: list[Write]) -> list[Appended]:
@@ -392,3 +396,14 @@ class Queue:
                 consumer.closed = True
                 consumer.sink.gone(reason)
             self.consumers.clear()
+
+
+def _runs(offsets: Sequence[int]) -> list[tuple[int, int]]:
+    """Rising offsets as runs, both ends included."""
+    runs: list[tuple[int, int]] = []
+    for offset in offsets:
+        if runs and runs[-1][1] == offset - 1:
+            runs[-1] = (runs[-1][0], offset)
+        else:
+            runs.append((offset, offset))
+    return runs

@@ -250,8 +250,7 @@ class Queues:
         for count, partition in enumerate(topic.partitions, 1):
             if count % STEP_LANES == 0:
                 await asyncio.sleep(0)
-            if not partition.loaded:
-                await partition.load()
+            await partition.load()
             ledger = Ledger(await _offset(partition, start, start_ms))
             queue.lanes[partition.index] = QueueLane(queue, partition, partition.index, ledger, partition.epoch)
         self._making[queue] = None
@@ -302,8 +301,7 @@ class Queues:
         config = {"retention": "consumed", "segment.bytes": str(16 << 20)}
         topic = await self._topics.open(parking_topic(queue.id), 1, config, internal=True)
         partition = topic.partitions[0]
-        if not partition.loaded:
-            await partition.load()
+        await partition.load()
         lane = QueueLane(queue, partition, PARKING, Ledger(partition.start), partition.epoch)
         await self.state_writer.write(queue, [lane])
         queue.lanes[PARKING] = lane
@@ -383,8 +381,7 @@ class Queues:
                 return
             if partition.index in queue.lanes:
                 continue
-            if not partition.loaded:
-                await partition.load()
+            await partition.load()
             lane = QueueLane(queue, partition, partition.index, Ledger(partition.start), partition.epoch)
             if not queue.ephemeral:
                 await self.state_writer.write(queue, [lane])
@@ -452,17 +449,6 @@ class Queues:
         internal.check_change(queue.dead_letter_topic, "a dead-letter topic")
         return await self._topics.open(queue.dead_letter_topic)
 
-    def note(
-        self, queue: Queue, event: str, lane: int, offsets: Sequence[int], *, consumer: str = "", attempt: int = 0,
-        delay_ms: int = -1, error: str = "",
-    ) -> None:  # fmt: skip
-        """Say to `__deliveries` what happened to messages, where the queue is watched."""
-        if queue.settings.deliveries and offsets:
-            self.deliveries.note(
-                queue, event, lane, _runs(sorted(offsets)), consumer=consumer, attempt=attempt, delay_ms=delay_ms,
-                error=error,
-            )  # fmt: skip
-
 
 async def _offset(partition: Partition, start: int, start_ms: int | None) -> int:
     """Where a queue begins."""
@@ -475,14 +461,3 @@ async def _offset(partition: Partition, start: int, start_ms: int | None) -> int
         # What is in an open transaction will come when that is committed.
         return partition.last_stable
     return min(max(start, partition.start), partition.high_watermark)
-
-
-def _runs(offsets: Sequence[int]) -> list[tuple[int, int]]:
-    """Rising offsets as runs, both ends included."""
-    runs: list[tuple[int, int]] = []
-    for offset in offsets:
-        if runs and runs[-1][1] == offset - 1:
-            runs[-1] = (runs[-1][0], offset)
-        else:
-            runs.append((offset, offset))
-    return runs

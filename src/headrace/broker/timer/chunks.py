@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from headrace.broker.reading import bytes_now, bytes_of
+from headrace.broker.reading import read
 from headrace.broker.timer.scan import Scan
 from headrace.errors import CorruptLog
 from headrace.log.interface import Partition
@@ -18,17 +18,10 @@ STEP_PAIRS = 50_000
 
 async def chunk_at(runtime: Runtime, partition: Partition, offset: int, max_bytes: int = CHUNK_BYTES) -> bytes:
     """Batches from the one that holds `offset`, up to the high watermark. Raises CorruptLog where there is none."""
-    while True:
-        chunk = partition.read(offset, max_bytes)
-        if chunk.cold is not None:
-            await runtime.offload.run(chunk.cold)
-            continue
-        data = bytes_now(chunk)
-        if data is None:
-            data = await bytes_of(runtime, chunk)
-        if not data:
-            raise CorruptLog(f"{partition.topic.name} partition {partition.index} has no batch at offset {offset}")
-        return data
+    data = await read(runtime, partition, offset, max_bytes, committed=False)
+    if not data:
+        raise CorruptLog(f"{partition.topic.name} partition {partition.index} has no batch at offset {offset}")
+    return data
 
 
 async def read_all(runtime: Runtime, partition: Partition, scan: Scan) -> None:

@@ -128,8 +128,7 @@ class Timer:
         """Learn what a bucket of an earlier life holds, from its first batch."""
         partition = bucket.partition
         try:
-            if not partition.loaded:
-                await partition.load()
+            await partition.load()
             if partition.start < partition.high_watermark and bucket.earliest == NEVER:
                 bucket.waiting = partition.high_watermark - partition.start
                 first = await chunk_at(self._runtime, partition, partition.start, HEADER_BYTES)

@@ -54,8 +54,7 @@ async def warm_partition(broker: Broker, name: str, index: int, leader_epoch: in
             ErrorCode.unknown_leader_epoch,
             f"leader epoch {leader_epoch} of {name}-{index} is not known: it is {partition.epoch}",
         )
-    if not partition.loaded:
-        await partition.load()
+    await partition.load()
     if partition.offline:
         raise PartitionOffline(f"{name}-{index} is offline: {partition.offline}")
     return partition

@@ -56,8 +56,7 @@ async def _trim(call: Call, name: str, index: int, offset: int) -> int:
     if topic.settings.compact and not topic.settings.delete:
         raise KafkaError(ErrorCode.policy_violation, f"'{name}' is only compacted: its records go when newer ones come")
     partition = topic.partitions[index]
-    if not partition.loaded:
-        await partition.load()
+    await partition.load()
     if offset < _HIGH_WATERMARK or offset > partition.high_watermark:
         raise OffsetOutOfRange(offset, partition.start, partition.high_watermark)
     return await partition.trim(offset)
