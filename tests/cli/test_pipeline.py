@@ -150,7 +150,7 @@ def test_what_is_missing_is_said_before_spark_is_started(
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("archive", "--to", "x", "--table", "csv"), "an archive cannot be 'csv'"),
+        (("archive", "--to", "x", "--table", "csv"), "a table cannot be 'csv'"),
         (("archive", "--to", "x", "--every", "0"), "cannot look every 0 seconds"),
         (("logs", "--to", "x", "--every", "0"), "cannot look every 0 seconds"),
         (("logs", "--to", "x", "--format", "xml"), "the format cannot be 'xml'"),
@@ -207,7 +207,6 @@ def test_flags_are_looked_at_before_anything_else(
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("archive", "--to", URL),
         ("archive", "--to", "x", "--data", URL),
         ("archive", "--config", URL),
         ("archive", "--to", "x", "--option", f"kafka.ssl.truststore.location={URL}"),
@@ -237,7 +236,31 @@ def test_a_place_that_cannot_be_served_is_refused_before_anything_is_read_or_mad
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("job", ["archive", "logs", "replay"])
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--to", "ftp://host/x"), "URLs with ftp: are not supported"),
+        (("--to", URL), "cannot be a folder of Parquet files"),
+        (("--to", URL, "--table", "delta"), "needs a checkpoint of its own"),
+        (("--to", URL, "--table", "iceberg", "--checkpoint", "c"), "needs a catalogue"),
+        (("--to", "x", "--table", "delta", "--catalog", "c"), "give table=iceberg"),
+        (("--to", "x", "--partition-by", "colour"), "the rows have none of that name"),
+    ],
+)
+def test_a_table_that_cannot_be_written_is_refused_before_anything_is_read_or_made(
+    arguments: tuple[str, ...], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("pyspark", "deltalake", "pyiceberg"):
+        pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("headrace.logs.log_like_a_server", lambda *_: None)
+    monkeypatch.setattr(preflight, "check", lambda *_, **__: pytest.fail("the broker was asked"))
+    ran = CliRunner().invoke(pipeline.app, ["archive", *arguments, "--topics", "x"])
+    assert re.search(reason, str(ran.exception)), ran.exception
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("job", ["logs", "replay"])
 def test_a_file_url_is_the_folder_that_it_names(
     job: str, headrace_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,9 +16,8 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from threading import Event, Thread
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -26,13 +25,13 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamWriter
 from pyspark.sql.types import StructType
 
-from headrace.pipeline import manifest, sink_commit
+from headrace.pipeline import sink_commit
 from headrace.pipeline.jobs import archive
-from headrace.pipeline.jobs.archive import Writing
-from headrace.pipeline.origin import Range
+from headrace.pipeline.manifest import Manifest
 from headrace.pipeline.session import session
 from headrace.pipeline.sink_commit import CommitCoordinator, Note, OpenTransaction
 from headrace.pipeline.source import SINK_WORKER, HeadraceSource, _in_worker
+from headrace.pipeline.table_sink import TableWriter, Written
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -95,29 +94,49 @@ def shaped(frame: DataFrame) -> DataFrame:
     return frame.repartition(2, "key").mapInArrow(failing_once, frame.schema)
 
 
-@dataclass(frozen=True)
-class FailingOnce(Writing):
-    def __call__(self, ranges: Sequence[Range]) -> list[manifest.StagedFile]:
-        done = super().__call__(ranges)
-        seen = Path(self.staging) / f"seen-{ranges[0].partition}-{ranges[0].start}"
-        if not seen.exists():
-            seen.touch()
+class FailingOnce(TableWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        done = super().write(iterator)
+        context = TaskContext.get()
+        if context is not None and context.attemptNumber() == 0:
             raise RuntimeError("the first attempt of every task fails")
         return done
 
 
+class DyingTable(HeadraceSource):
+    """The table sink, which stops before its commit, or behind it, until its Spark is killed."""
+
+    where = ""
+    beside = ""
+
+    @classmethod
+    def name(cls) -> str:
+        return "dying-table"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 -- Spark's name
+        parent, beside = os.getppid(), Path(self.beside)
+
+        def stop(*_: object) -> None:
+            beside.touch()
+            while os.getppid() == parent:
+                time.sleep(0.05)
+            os._exit(1)
+
+        if _in_worker(SINK_WORKER):
+            if self.where == BEFORE:
+                Manifest.commit = stop  # type: ignore[assignment, method-assign]
+            else:
+                Manifest._finish = stop  # type: ignore[assignment, method-assign]
+        writer = super().streamWriter(schema, overwrite)
+        writer.__class__ = FailingOnce
+        return writer
+
+
 def archiving(spark: SparkSession, bootstrap: str, topic: str, folder: Path, where: str, beside: Path) -> None:
     """An archive that stops before its commit, or behind it, until it is killed."""
-
-    def stop(*_: object) -> None:
-        beside.touch()
-        Event().wait()
-
-    sys.modules["headrace.pipeline.jobs.archive"].Writing = FailingOnce  # type: ignore[attr-defined]
-    if where == BEFORE:
-        manifest.Manifest.commit = stop  # type: ignore[assignment, method-assign]
-    else:
-        manifest.Manifest._finish = stop  # type: ignore[assignment, method-assign]
+    DyingTable.where, DyingTable.beside = where, str(beside)
+    spark.dataSource.register(DyingTable)
+    sys.modules["headrace.pipeline.jobs.archive"].FORMAT = DyingTable.name()  # type: ignore[attr-defined]
     try:
         archive(spark, to=folder / "archive", topics=[topic], bootstrap=bootstrap, file_bytes=80_000)
     except BaseException:

@@ -11,19 +11,19 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamWriter
+from pyspark.sql.types import StructType
 
-from headrace.pipeline import manifest
 from headrace.pipeline.jobs import archive
-from headrace.pipeline.jobs.archive import Writing
-from headrace.pipeline.origin import Range
 from headrace.pipeline.session import session
+from headrace.pipeline.source import HeadraceSource
+from headrace.pipeline.table_sink import TableWriter, Written
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -74,12 +74,24 @@ def _parent(process: int) -> int:
     return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-@dataclass(frozen=True)
-class Slow(Writing):
-    def __call__(self, ranges: Sequence[Range]) -> list[manifest.StagedFile]:
-        done = super().__call__(ranges)
-        behind_the_work(Path(self.root).parent, "archive")
+class SlowWriter(TableWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        done = super().write(iterator)
+        behind_the_work(Path(self._options.path).parent, "archive")
         return done
+
+
+class SlowTable(HeadraceSource):
+    """The table sink, with tasks that are slow when they are done with their work."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "slow-table"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 -- Spark's name
+        writer = super().streamWriter(schema, overwrite)
+        writer.__class__ = SlowWriter
+        return writer
 
 
 def main() -> None:
@@ -99,7 +111,8 @@ def main() -> None:
         return frame.repartition(2, "key").mapInArrow(work, frame.schema)
 
     pour(spark, Topics(bootstrap), source, sink, folder / "checkpoint", shape=shaped)
-    sys.modules["headrace.pipeline.jobs.archive"].Writing = Slow  # type: ignore[attr-defined]
+    spark.dataSource.register(SlowTable)
+    sys.modules["headrace.pipeline.jobs.archive"].FORMAT = SlowTable.name()  # type: ignore[attr-defined]
     archive(spark, to=folder / "archive", topics=[source], bootstrap=bootstrap, file_bytes=30_000)
     spark.stop()
 

@@ -5,24 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pytest
 from tests.pipeline.topics import Topics
 
-pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
+
+from tests.pipeline.micro_batches import Query
 
 import headrace
 from headrace.client import EARLIEST, LATEST
 from headrace.pipeline import manifest, read_plan
-from headrace.pipeline.archive import last_commit
+from headrace.pipeline.archive import table_at
 from headrace.pipeline.arrow_schema import FIELDS, HEADERS
-from headrace.pipeline.jobs.archive import Archiver
-from headrace.pipeline.manifest import ArchiveInvalid
 from headrace.pipeline.options import ColumnSelection, SourceOptions, parse
 from headrace.pipeline.origin import Range, open_catalogue
 from headrace.pipeline.range_reader import read_range
+from headrace.pipeline.tables import TableInvalid
 
 NOON = 1_704_110_400_000
 HOUR = 3_600_000
@@ -38,16 +38,11 @@ def archived(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         assert topic == "events-0"
         topics.fill(topic, [b"gone"] * 5, timestamp=NOON)
         topics.ask(lambda client: client.admin.delete_records({(topic, 0): 5}))
-        source = parse(
-            {"kafka.bootstrap.servers": broker.kafka, "subscribe": topic, "includeHeaders": "true"}, streaming=False
-        )
+        source = {"kafka.bootstrap.servers": broker.kafka, "subscribe": topic, "failOnDataLoss": "false"}
         for step in range(3):
             topics.fill(topic, [b"%d" % step] * 10, timestamp=NOON + step * HOUR, key=b"k", headers=[("h", None)])
             topics.fill(topic, [b"x"], partition=1, timestamp=NOON)
-            with Archiver(
-                source, out, "g", 1 << 20, lambda write, tasks: [f for each in tasks for f in write(each)]
-            ) as job:
-                job.run(None, lambda _: None, Event())
+            Query(source, out, checkpoint=out / "_headrace" / "checkpoint").run()
     return out, data
 
 
@@ -117,19 +112,11 @@ def test_the_results_of_another_job_are_no_archive(tmp_path: Path) -> None:
     staged = manifest.StagedFile(str(file.relative_to(tmp_path)), "records", "", 5, 0)
     results.commit([staged], {("t", 0): 0}, {("t", 0): 5}, 1)
     results.close()
-    with pytest.raises(ArchiveInvalid, match="has the results of another job than `archive`"):
-        last_commit(tmp_path)
+    with pytest.raises(TableInvalid, match="has the results of another job than `archive`"):
+        table_at(str(tmp_path))
 
 
-def test_a_commit_that_is_not_finished_is_said(archived: tuple[Path, Path], tmp_path: Path) -> None:
+def test_an_archive_without_a_commit_is_said(tmp_path: Path) -> None:
     (tmp_path / "_headrace").mkdir()
-    with pytest.raises(ArchiveInvalid, match="nothing is archived"):
+    with pytest.raises(TableInvalid, match="nothing is archived"):
         ask(options(tmp_path), lambda each: each.topics())
-    last = manifest.newest(archived[0])
-    assert last is not None
-    file, path = last.files[0]
-    (archived[0] / file.staged).parent.mkdir(parents=True)
-    (archived[0] / path).rename(archived[0] / file.staged)
-    with pytest.raises(ArchiveInvalid, match="is being finished, or was cut off"):
-        ask(options(archived[0]), lambda each: each.topics())
-    (archived[0] / file.staged).rename(archived[0] / path)

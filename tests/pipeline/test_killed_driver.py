@@ -45,7 +45,7 @@ def test_a_driver_that_is_killed_neither_loses_nor_repeats(
     spark: SparkSession, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the end of the tasks and the decision, and behind it. What lies between is, step by step, in
-    test_sink_commit.py and jobs/test_archive.py, where no Spark has to be started for each."""
+    test_sink_commit.py and jobs/test_tables.py, where no Spark has to be started for each."""
     import pyarrow.dataset as ds
     from tests.pipeline.dying_driver import BEFORE, BEHIND
 
@@ -65,7 +65,7 @@ def test_a_driver_that_is_killed_neither_loses_nor_repeats(
         assert died == -signal.SIGKILL, said
         listed = topics.ask(lambda client: client.transactions.list_all(states=["Ongoing"]))
         assert len(listed) == left, (where, listed)
-        assert list(out.rglob("_headrace/staging/*/*.parquet")), "the tasks had written nothing"
+        assert list(out.rglob("_headrace/staging/**/*.staged")), "the tasks had written nothing"
         assert len(list(out.rglob("_headrace/commits/*.json"))) == commits
         assert not list(out.glob("topic=*/**/*.parquet"))
     # The first batch is written, and Spark does not know.
@@ -87,4 +87,4 @@ def test_a_driver_that_is_killed_neither_loses_nor_repeats(
     assert found == sorted((number // 100 % 2, number) for number in range(sent + 1))
     assert not list(out.rglob("_headrace/staging/*"))
     assert topics.committed("archive-archive") == {(source, 0): sent // 2 + 1, (source, 1): sent // 2}
-    assert json.loads(said.splitlines()[-1])["rows"] == 1
+    assert json.loads(said.splitlines()[-1])["rows"] == 201

@@ -9,16 +9,17 @@ from threading import Event
 import pytest
 from tests.pipeline.topics import Topics
 
-pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
 
 import pyarrow as pa
+from tests.pipeline.micro_batches import Query
 
 from headrace.pipeline.arrow_schema import clip_times
-from headrace.pipeline.jobs.archive import Archiver
 from headrace.pipeline.jobs.logs.job import LogJob, line_format, windows_of
 from headrace.pipeline.options import SourceOptions, parse
 from headrace.pipeline.origin import Range
 from headrace.pipeline.range_reader import read_range
+from headrace.pipeline.tables import State
 
 NOW = 1_700_000_000_123
 # Microseconds and nanoseconds, each taken for milliseconds.
@@ -29,6 +30,13 @@ LAST = datetime.max.replace(tzinfo=UTC)
 
 def here(write, tasks):
     return [file for each in tasks for file in write(each)]
+
+
+def archive(topics: Topics, topic: str, folder: Path, kind: str) -> State:
+    given = {"kafka.bootstrap.servers": topics.address, "subscribe": topic}
+    job = Query(given, folder / "out", kind, checkpoint=folder / "checkpoint")
+    job.run()
+    return job.state()
 
 
 def source(topics: Topics, topic: str) -> SourceOptions:
@@ -51,8 +59,7 @@ def test_records_without_headers_have_none_from_the_log_and_from_archives(
     topics.fill(topic, [b"b"])
     topics.fill(topic, [b"c"], headers=[("h", b"2")])
     options = source(topics, topic)
-    with Archiver(options, tmp_path / "out", "", 1 << 20, here, kind) as job:
-        job.run(None, lambda _: None, Event())
+    archive(topics, topic, tmp_path, kind)
     if kind == "iceberg":
         # By the names that docs/pipeline.md gives.
         from pyiceberg.catalog.sql import SqlCatalog
@@ -78,8 +85,7 @@ def test_a_time_beyond_the_calendar_ends_neither_a_query_nor_an_archive(
     for time in (NOW, MICROS, NANOS):
         topics.fill(topic, [b"x"], timestamp=time)
     options = source(topics, topic)
-    with Archiver(options, tmp_path / "out", "", 1 << 20, here, kind) as job:
-        assert job.run(None, lambda _: None, Event()).rows == 3
+    assert archive(topics, topic, tmp_path, kind).rows == 3
     archived = parse({"path": str(tmp_path / "out"), "subscribe": topic}, streaming=False)
     for given in (options, archived):
         found = sorted(rows(given, topic, 3), key=lambda row: row["offset"])

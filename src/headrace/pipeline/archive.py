@@ -1,15 +1,13 @@
 """Records of an archive that `headrace pipeline archive` has made, as the source's rows.
 
-Which offsets there are is what the last commit says; which files there are is what lies in the folder, by topic and
-hour in their paths, or what the Delta or Iceberg table says that the archive is. Files are passed over by the offsets
-that their row groups have.
+Which offsets and which files there are is what the table says (`tables.py`). Files are passed over by the offsets that
+their row groups have.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,10 +16,11 @@ import pyarrow.dataset as ds
 from headrace.log.interface import EARLIEST, LATEST
 from headrace.pipeline.arrow_schema import ARCHIVED as SCHEMA
 from headrace.pipeline.arrow_schema import HEADERS
-from headrace.pipeline.manifest import ArchiveInvalid, Commit, newest
+from headrace.pipeline.manifest import newest
 from headrace.pipeline.options import InvalidOption, Partition
 from headrace.pipeline.origin import Catalogue, Range
-from headrace.pipeline.tables import table_of
+from headrace.pipeline.tables import Table, TableInvalid, kind_of, table_of
+from headrace.pipeline.target import Target
 
 ROWS = 100_000
 
@@ -29,20 +28,21 @@ ROWS = 100_000
 class ArchiveCatalogue:
     """An archive's topics."""
 
-    def __init__(self, root: Path, last: Commit) -> None:
-        self._root = root
-        self._last = last
-        self.name = str(root)
+    def __init__(self, folder: str) -> None:
+        self.name = folder
+        state = table_at(folder).state()
+        if not state.offsets:
+            raise TableInvalid(f"nothing is archived in {folder} yet")
+        self._offsets = state.offsets
 
     @classmethod
     @asynccontextmanager
     async def open(cls, folder: str) -> AsyncIterator[Catalogue]:
-        root = Path(folder)
-        yield cls(root, last_commit(root))
+        yield cls(folder)
 
     async def topics(self) -> Mapping[str, int]:
         found: dict[str, int] = {}
-        for topic, index in self._last.ends:
+        for topic, index in self._offsets:
             found[topic] = max(found.get(topic, 0), index + 1)
         return found
 
@@ -50,7 +50,7 @@ class ArchiveCatalogue:
         found = {}
         for each, when in wanted.items():
             # A partition of which nothing was ever archived is empty.
-            start, end = self._last.starts.get(each, 0), self._last.ends.get(each, 0)
+            start, end = self._offsets.get(each, (0, 0))
             if when == EARLIEST:
                 found[each] = start
             elif when == LATEST:
@@ -64,7 +64,7 @@ class ArchiveCatalogue:
         wanted = (pc.field("partition") == partition[1]) & (pc.field("timestamp") >= time)
         found = [
             pc.min(batch.column("offset")).as_py()
-            for batch in _files(self._root, partition[0]).to_batches(columns=["offset"], filter=wanted)
+            for batch in _files(self.name, partition[0]).to_batches(columns=["offset"], filter=wanted)
             if batch.num_rows
         ]
         return min(found, default=-1)
@@ -77,7 +77,7 @@ class ArchiveCatalogue:
 
     async def sizes(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
         """About: the bytes of a topic, the same for each of its partitions."""
-        sizes = {topic: _size(self._root, topic) for topic, _ in partitions}
+        sizes = {topic: _size(self.name, topic) for topic, _ in partitions}
         count = await self.topics()
         return {each: sizes[each[0]] // count[each[0]] for each in partitions}
 
@@ -86,24 +86,20 @@ class ArchiveCatalogue:
         return set()
 
 
-def last_commit(root: Path) -> Commit:
-    """What an archive has. Raises ArchiveInvalid where that is not all in place."""
-    last = newest(root)
-    if last is None:
-        raise ArchiveInvalid(f"nothing is archived in {root} yet")
-    if not all(path.startswith("topic=") for _, path in last.files):
-        # It has commits with offsets, too, and none of the records.
-        raise ArchiveInvalid(f"{root} has the results of another job than `archive`: they are Parquet files to be read")
-    table = table_of(last.table, root)
-    if table is not None:
-        finished = table.number() >= last.number
-    else:
-        finished = all((root / path).exists() or not (root / file.staged).exists() for file, path in last.files)
-    if not finished:
-        raise ArchiveInvalid(
-            f"commit {last.number} of {root} is being finished, or was cut off: try again, or run the job again"
-        )
-    return last
+def table_at(folder: str) -> Table:
+    """The table that an archive is. Raises TableInvalid where nothing is archived, or not all of it is in its place."""
+    target = Target.of(folder, "the option path")
+    kind = kind_of(target)
+    if not kind:
+        raise TableInvalid(f"nothing is archived in {target.url} yet")
+    if target.local is not None:
+        last = newest(target.local)
+        if last is not None and not all(path.startswith("topic=") for _, path in last.files):
+            # It has commits with offsets, too, and none of the records.
+            raise TableInvalid(
+                f"{folder} has the results of another job than `archive`: they are Parquet files to be read"
+            )
+    return table_of(kind, target)
 
 
 def archived_blocks(folder: str, wanted: Range, since: int, until: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -120,7 +116,7 @@ def archived_blocks(folder: str, wanted: Range, since: int, until: int, schema: 
             time = pa.scalar(bound * 1000, pa.timestamp("us", tz="UTC"))
             row &= (pc.field("timestamp") >= time) if above else (pc.field("timestamp") < time)
     names = [name for name in schema.names if name != "topic"]
-    files = _files(Path(folder), wanted.topic)
+    files = _files(folder, wanted.topic)
     for batch in files.to_batches(columns=names, filter=row, batch_size=ROWS, use_threads=False):
         if batch.num_rows:
             yield pa.RecordBatch.from_arrays([_column(batch, field, wanted.topic) for field in schema], schema=schema)
@@ -137,17 +133,11 @@ def _column(batch: pa.RecordBatch, field: pa.Field, topic: str) -> pa.Array:
     return column.view(field.type)
 
 
-def _paths(root: Path, topic: str) -> list[Path]:
-    last = newest(root)
-    table = table_of(last.table, root) if last is not None else None
-    if table is not None:
-        return sorted(table.files(topic))
-    return sorted(root.glob(f"topic={topic}/date=*/hour=*/*.parquet"))
+def _files(folder: str, topic: str) -> ds.Dataset:
+    filesystem, _ = Target.of(folder, "the option path").open()
+    return ds.dataset(table_at(folder).files(topic), schema=SCHEMA, format="parquet", filesystem=filesystem)
 
 
-def _files(root: Path, topic: str) -> ds.Dataset:
-    return ds.dataset([str(path) for path in _paths(root, topic)], schema=SCHEMA, format="parquet")
-
-
-def _size(root: Path, topic: str) -> int:
-    return sum(path.stat().st_size for path in _paths(root, topic))
+def _size(folder: str, topic: str) -> int:
+    filesystem, _ = Target.of(folder, "the option path").open()
+    return sum(each.size for each in filesystem.get_file_info(table_at(folder).files(topic)))

@@ -1,96 +1,138 @@
-"""An archive as an Iceberg table, by pyiceberg: no JVM, no Spark.
+"""An Iceberg table, by pyiceberg: no JVM, no Spark.
 
-The number of a commit is a property of the table, which one Iceberg commit sets and adds the files with. The table lies
-in the archive's folder, its catalogue beside it in SQLite: whoever has another catalogue registers the newest file
-under `metadata/` there.
+What the table has (`tables.State`) are properties of the table, which one Iceberg commit sets and adds the files with;
+the snapshot's summary has them, too. The catalogue is one of pyiceberg's configuration, by its name, or lies beside the
+table in SQLite.
 """
 
 from __future__ import annotations
 
 import io
-import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
+from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.expressions import EqualTo
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.expressions import BooleanExpression, EqualTo
 from pyiceberg.io import InputFile, OutputFile, OutputStream
 from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.table import ALWAYS_TRUE
 from pyiceberg.table import Table as Iceberg
-from pyiceberg.transforms import HourTransform, IdentityTransform
+from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform
 
-from headrace.pipeline.arrow_schema import FIELDS, HEADERS
-from headrace.pipeline.manifest import OWN, ArchiveInvalid, Commit, sync
-from headrace.pipeline.tables import TRIES, TableBusy
+from headrace.pipeline.manifest import sync
+from headrace.pipeline.parquet import TIME, Layout
+from headrace.pipeline.tables import OWN, Conflict, DataFile, State, TableInvalid
+from headrace.pipeline.target import Target
 
-NAME = ("headrace", "archive")
-NUMBER = "headrace.commit"
-OFFSETS = "headrace.offsets"
-# Tried again only after a look at who was faster: another writer of this archive has taken the same files.
+NAME = "headrace.archive"
+CATALOG = "headrace"
+# Tried again only after a look at who was faster: another driver of this query has added the same batch.
 PROPERTIES = {"commit.retry.num-retries": "0", "write.metadata.delete-after-commit.enabled": "true"}
 
 
-class IcebergArchive:
-    """The Iceberg table of an archive."""
+class IcebergTarget:
+    """The Iceberg table at a place, in a catalogue of pyiceberg's configuration or in its own."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._catalog = SqlCatalog(
-            NAME[0],
-            uri=f"sqlite:///{root / OWN / 'catalog.db'}",
-            warehouse=_location(root),
-            **{"py-io-impl": f"{__name__}.{DurableFiles.__name__}"},
-        )
-        if not self._catalog.table_exists(NAME):
-            self._catalog.create_namespace_if_not_exists(NAME[0])
-            schema = pa.schema([*FIELDS, HEADERS])
-            with (
-                self._catalog.create_table_transaction(
-                    NAME, schema, location=_location(root), properties=PROPERTIES
-                ) as making,
-                making.update_spec() as spec,
-            ):
-                spec.add_field("topic", IdentityTransform(), "topic")
-                # Hours are counted from 1970, so they are dates, too; Iceberg wants one of the two.
-                spec.add_field("timestamp", HourTransform(), "hour")
+    def __init__(self, target: Target, catalog: str = "", name: str = "") -> None:
+        if target.local is None and not catalog:
+            raise TableInvalid(
+                f"an Iceberg table at {target.url} needs a catalogue. Give the name of one of pyiceberg's "
+                "configuration (--catalog)."
+            )
+        self._target = target
+        self._name = name or NAME
+        self._catalog_name = catalog
+        self._opened: Catalog | None = None
+        self._loaded: Iceberg | None = None
 
-    def number(self) -> int:
-        return self._number(self._table())
-
-    def take(self, commit: Commit) -> None:
-        paths = [_location(self._root / path) for _, path in commit.files]
-        said = {NUMBER: str(commit.number), OFFSETS: json.dumps(commit.offsets())}
-        for _ in range(TRIES):
-            table = self._table()
-            if self._number(table) >= commit.number:
-                return
-            try:
-                with table.transaction() as change:
-                    if paths:
-                        change.add_files(paths, snapshot_properties=said, check_duplicate_files=False)
-                    change.set_properties({NUMBER: str(commit.number)})
-            except CommitFailedException:
-                continue
+    def prepare(self, layout: Layout) -> None:
+        catalog = self._catalog()
+        if catalog.table_exists(self._name):
             return
-        raise TableBusy(f"commit {commit.number} found no gap in {TRIES} tries: others write to {self._root}")
+        catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
+        with (
+            catalog.create_table_transaction(
+                self._name, layout.in_table, location=self._target.location, properties=PROPERTIES
+            ) as making,
+            making.update_spec() as spec,
+        ):
+            for each in layout.partition_by:
+                if each in layout.schema.names:
+                    spec.add_field(each, IdentityTransform(), each)
+                elif each == "hour":
+                    spec.add_field(TIME, HourTransform(), each)
+                elif "hour" not in layout.partition_by:
+                    # Hours are counted from 1970, so they are dates, too; Iceberg wants one of the two.
+                    spec.add_field(TIME, DayTransform(), each)
 
-    def files(self, topic: str) -> list[Path]:
+    def state(self) -> State:
+        try:
+            table = self.load()
+        except NoSuchTableError:
+            return State()
+        if "headrace.offsets" in table.properties:
+            return State.of(table.properties)
+        # Older versions had the offsets in the snapshots alone.
+        for snapshot in reversed(table.snapshots()):
+            if snapshot.summary is not None and "headrace.offsets" in snapshot.summary.additional_properties:
+                return State.of(snapshot.summary.additional_properties)
+        return State()
+
+    def add(self, files: Sequence[DataFile], state: State) -> None:
+        table = self._loaded or self.load()
+        paths = [f"{self._target.location}/{file.path}" for file in files]
+        try:
+            with table.transaction() as change:
+                change.add_files(paths, snapshot_properties=state.properties(), check_duplicate_files=False)
+                change.set_properties(state.properties())
+        except CommitFailedException:
+            raise Conflict from None
+
+    def staging(self, query: str, batch: int) -> str:
+        return ""
+
+    def discard(self, files: Sequence[DataFile], query: str, batch: int) -> None:
+        self._target.delete(file.path for file in files)
+
+    def files(self, topic: str) -> list[str]:
+        return self.paths(EqualTo("topic", topic))
+
+    def paths(self, wanted: BooleanExpression = ALWAYS_TRUE) -> list[str]:
+        _, root = self._target.open()
         found = []
-        for task in self._table().scan(row_filter=EqualTo("topic", topic)).plan_files():
+        for task in self.load().scan(row_filter=wanted).plan_files():
             if task.delete_files:
-                raise ArchiveInvalid(f"rows were deleted from {self._root}: read it as the Iceberg table that it is")
-            found.append(_path(task.file.file_path))
+                raise TableInvalid(
+                    f"rows were deleted from {self._target.url}: read it as the Iceberg table that it is"
+                )
+            found.append(root + task.file.file_path.removeprefix(self._target.location))
         return found
 
-    def _table(self) -> Iceberg:
-        return self._catalog.load_table(NAME)
+    def load(self) -> Iceberg:
+        self._loaded = self._catalog().load_table(self._name)
+        return self._loaded
 
-    @staticmethod
-    def _number(table: Iceberg) -> int:
-        return int(table.properties.get(NUMBER, "0"))
+    def _catalog(self) -> Catalog:
+        if self._opened is None:
+            self._opened = self._open_catalog()
+        return self._opened
+
+    def _open_catalog(self) -> Catalog:
+        root = self._target.local
+        if self._catalog_name or root is None:
+            return load_catalog(self._catalog_name, **self._target.catalog_properties)
+        place = root / OWN
+        place.mkdir(parents=True, exist_ok=True)
+        return SqlCatalog(
+            CATALOG,
+            uri=f"sqlite:///{place / 'catalog.db'}",
+            warehouse=self._target.location,
+            **{"py-io-impl": f"{__name__}.{DurableFiles.__name__}"},
+        )
 
 
 class DurableFiles(PyArrowFileIO):
@@ -134,11 +176,6 @@ class _Synced(io.FileIO):
             os.fsync(self.fileno())
             super().close()
             sync(self._folder)
-
-
-def _location(path: Path) -> str:
-    # Not quoted, as `Path.as_uri` would have it: Iceberg takes locations as they are.
-    return f"file://{path}"
 
 
 def _path(location: str) -> Path:

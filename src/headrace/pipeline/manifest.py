@@ -1,11 +1,11 @@
-"""What an archive holds, and how it grows: a log of commits beside the files.
+"""A folder of Parquet files, and how it grows: a log of commits beside the files.
 
-One idea: a file of the archive is in its place only once it is committed, so whoever lists the folder reads each
-record once and needs to know nothing of this log. Files are written aside first. A commit is one small file that names
-them and the offsets that they reach to; it appears at once, under a number that only one writer can take, and from then
-on the files belong to the archive. Moving them to their places comes after it and can be done again, so a writer that
-dies anywhere leaves the last commit to be finished, or files aside to be swept up. Where the archive is a table, too
-(`tables.py`), finishing a commit is also to let the table take it.
+One idea: a file is in its place only once it is committed, so a reader that lists the folder reads each record once and
+needs to know nothing of this log. Files are staged first. A commit is one small file that names them and the offsets
+that they reach to; it appears at once, under a number that only one writer can take, and from then on the files belong
+to the folder. The moves to their places come after it and can be done again, so a writer that dies anywhere leaves the
+last commit to be finished, or staged files to be removed. A folder has no table format to decide what counts: this is
+as little as takes its place.
 
     _headrace/commits/N.json    commit N: its files and, for all partitions so far, the offsets that are archived
     _headrace/staging/          files that are being written
@@ -18,26 +18,36 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from headrace.errors import HeadraceError
 from headrace.pipeline.options import Partition
-from headrace.pipeline.tables import PARQUET, Table, table_of
+from headrace.pipeline.tables import (
+    OWN,
+    PARQUET,
+    Conflict,
+    DataFile,
+    State,
+    TableInvalid,
+    dump_spans,
+    load_spans,
+)
+
+if TYPE_CHECKING:
+    from headrace.pipeline.parquet import Layout
+    from headrace.pipeline.target import Target
 
 VERSION = 1
-OWN = "_headrace"
+STAGED = ".staged"
 
 
 class ArchiveInUse(HeadraceError):
     """Two jobs write to one archive."""
-
-
-class ArchiveInvalid(HeadraceError):
-    """The folder is no archive, or one of another kind."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +74,8 @@ class Commit:
     """Of each partition, the offset behind the last that is archived."""
     files: tuple[tuple[StagedFile, str], ...]
     """Each with its final path."""
-    table: str = PARQUET
-    """What the archive is."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """What a query says of its batch (`tables.State`)."""
 
     @property
     def rows(self) -> int:
@@ -75,20 +85,14 @@ class Commit:
     def size(self) -> int:
         return sum(file.size for file, _ in self.files)
 
-    def offsets(self) -> dict[str, dict[str, list[int]]]:
-        """The first offset and the one behind the last, by topic and partition, as JSON has them."""
-        found: dict[str, dict[str, list[int]]] = {}
-        for (topic, partition), end in sorted(self.ends.items()):
-            found.setdefault(topic, {})[str(partition)] = [self.starts[topic, partition], end]
-        return found
-
     def dump(self) -> bytes:
         whole = {
             "version": VERSION,
-            "table": self.table,
+            "table": PARQUET,
             "number": self.number,
             "at_ms": self.at_ms,
-            "offsets": self.offsets(),
+            "offsets": dump_spans({each: (self.starts[each], end) for each, end in self.ends.items()}),
+            "properties": dict(self.properties),
             "files": [{"path": path, **asdict(file)} for file, path in self.files],
         }
         return json.dumps(whole, indent=1).encode()
@@ -97,16 +101,12 @@ class Commit:
     def load(cls, contents: bytes) -> Commit:
         whole = json.loads(contents)
         if whole["version"] != VERSION:
-            raise ArchiveInvalid(f"the archive is of version {whole['version']}, this Headrace writes {VERSION}")
-        offsets = {
-            (topic, int(index)): (start, end)
-            for topic, partitions in whole["offsets"].items()
-            for index, (start, end) in partitions.items()
-        }
+            raise TableInvalid(f"the archive is of version {whole['version']}, this Headrace writes {VERSION}")
+        offsets = load_spans(whole["offsets"])
         starts = {each: start for each, (start, _) in offsets.items()}
         ends = {each: end for each, (_, end) in offsets.items()}
         files = tuple((_staged(each), each["path"]) for each in whole["files"])
-        return cls(whole["number"], whole["at_ms"], starts, ends, files, whole.get("table", PARQUET))
+        return cls(whole["number"], whole["at_ms"], starts, ends, files, whole.get("properties", {}))
 
 
 def _staged(fields: dict[str, Any]) -> StagedFile:
@@ -116,10 +116,8 @@ def _staged(fields: dict[str, Any]) -> StagedFile:
 class Manifest:
     """The commits of an archive, for its one writer."""
 
-    def __init__(self, root: Path, kind: str = PARQUET) -> None:
+    def __init__(self, root: Path) -> None:
         self.root = root
-        self.kind = kind
-        self._table: Table | None = None
         self._commits = root / OWN / "commits"
         self._staging = root / OWN / "staging"
         self._stage = self._staging
@@ -127,19 +125,17 @@ class Manifest:
         self.last: Commit | None = None
 
     def open(self) -> None:
-        """Take the archive, made if it is missing, and finish what the last writer left."""
-        check_root(self.root, self.kind)
+        """Take the folder, made if it is missing, and finish what the last writer left."""
+        check_root(self.root)
+        self._lock = take_lock(self.root)
+        self.recover()
+
+    def recover(self) -> None:
+        """Finish what the last writer left, without a lock of its own."""
         self._commits.mkdir(parents=True, exist_ok=True)
         self._staging.mkdir(exist_ok=True)
-        self._lock = os.open(self.root / OWN / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.close()
-            raise ArchiveInUse(f"another job writes to {self.root}: one archive has one writer") from None
         self.last = newest(self.root)
-        self._table = table_of(self.kind, self.root)
-        if self.last is not None and not is_finished(self.root, self.last, self._table):
+        if self.last is not None and not is_finished(self.root, self.last):
             self._finish(self.last)
         for leftover in [*self._staging.iterdir(), *self._commits.glob("*.tmp")]:
             # A task of a driver that was killed may still write there, for a moment and for nobody.
@@ -155,24 +151,29 @@ class Manifest:
         """How far each partition is archived."""
         return dict(self.last.ends) if self.last is not None else {}
 
-    def stage(self) -> Path:
+    def stage(self, name: str = "") -> Path:
         """A folder for the files of the next commit."""
-        self._stage = self._staging / uuid4().hex
-        self._stage.mkdir()
+        self._stage = self._staging / (name or uuid4().hex)
+        self._stage.mkdir(exist_ok=bool(name))
         return self._stage
 
     def commit(
-        self, files: Sequence[StagedFile], starts: dict[Partition, int], ends: dict[Partition, int], at_ms: int
+        self,
+        files: Sequence[StagedFile],
+        starts: dict[Partition, int],
+        ends: dict[Partition, int],
+        at_ms: int,
+        properties: Mapping[str, str] | None = None,
     ) -> Commit:
         """Make staged files, which are durable, part of the archive: the records between these offsets. Raises
         ArchiveInUse."""
         number = self.last.number + 1 if self.last is not None else 1
         placed = tuple(
-            (file, f"{file.folder}/{number:010d}-{index:05d}.parquet")
+            (file, f"{file.folder}/{number:010d}-{index:05d}.parquet".lstrip("/"))
             for index, file in enumerate(sorted(files, key=lambda each: (each.folder, each.staged)))
         )
         before = self.last.starts if self.last is not None else {}
-        commit = Commit(number, at_ms, {**starts, **before}, {**self.ends, **ends}, placed, self.kind)
+        commit = Commit(number, at_ms, {**starts, **before}, {**self.ends, **ends}, placed, properties or {})
         temporary = self._commits / f"{uuid4().hex}.tmp"
         with temporary.open("xb") as file:
             file.write(commit.dump())
@@ -193,7 +194,7 @@ class Manifest:
         return commit
 
     def _finish(self, commit: Commit) -> None:
-        """Move the files of a commit to their places, as far as they are not there, and let the table take them."""
+        """Move the files of a commit to their places, as far as they are not there."""
         folders = set()
         for file, path in commit.files:
             staged, final = self.root / file.staged, self.root / path
@@ -202,52 +203,111 @@ class Manifest:
                 os.rename(staged, final)
                 folders.add(final.parent)
             elif not final.exists():
-                raise ArchiveInvalid(f"{final} is gone, though commit {commit.number} of the archive has it")
+                raise TableInvalid(f"{final} is gone, though commit {commit.number} of the archive has it")
         for folder in folders:
-            for each in (folder, *folder.parents[: len(folder.relative_to(self.root).parts)]):
-                sync(each)
-        if self._table is not None:
-            self._table.take(commit)
+            sync_up(folder, self.root)
 
     def _path(self, number: int) -> Path:
         return self._commits / f"{number:010d}.json"
 
 
 def check_writable(folder: Path) -> None:
-    """Raises ArchiveInvalid where nothing could be written to a folder, be it there or not; changes nothing."""
+    """Raises TableInvalid where nothing could be written to a folder, be it there or not; changes nothing."""
     folder = folder.absolute()
     nearest = next(each for each in (folder, *folder.parents) if each.exists())
     if not nearest.is_dir():
-        raise ArchiveInvalid(f"{folder} cannot be a folder: {nearest} is a file. Give another folder.")
+        raise TableInvalid(f"{folder} cannot be a folder: {nearest} is a file. Give another folder.")
     if not os.access(nearest, os.W_OK | os.X_OK):
-        raise ArchiveInvalid(f"{folder} cannot be written: {nearest} does not permit it. Give another folder.")
+        raise TableInvalid(f"{folder} cannot be written: {nearest} does not permit it. Give another folder.")
 
 
-def check_root(root: Path, kind: str = PARQUET) -> None:
-    """Raises ArchiveInvalid where a folder cannot be an archive of this kind; changes nothing."""
+def check_root(root: Path) -> None:
+    """Raises TableInvalid where a folder cannot be that of a job; changes nothing."""
     check_writable(root)
-    if not root.exists():
-        return
-    if not (root / OWN).exists() and any(root.iterdir()):
-        raise ArchiveInvalid(f"{root} is not empty and no archive: give a folder of its own")
-    last = newest(root)
-    if last is not None and last.table != kind:
-        raise ArchiveInvalid(f"{root} is an archive as {last.table}, not {kind}: one folder is one")
+    if root.exists() and not (root / OWN).exists() and any(root.iterdir()):
+        raise TableInvalid(f"{root} is not empty and no archive: give a folder of its own")
 
 
-def is_finished(root: Path, last: Commit, table: Table | None) -> bool:
-    """Whether all files of the last commit are in their places and, where there is a table, in that."""
-    if table is not None:
-        return table.number() >= last.number
+def is_finished(root: Path, last: Commit) -> bool:
+    """Whether all files of the last commit are in their places."""
     # The folder of staged files goes once all of them are in their places; what becomes of those later is not the job's
     # to judge.
     return not any((root / file.staged).parent.exists() for file, _ in last.files)
 
 
 def newest(root: Path) -> Commit | None:
-    """The last commit of an archive, if there is one."""
+    """The last commit of a folder, if there is one."""
     paths = sorted((root / OWN / "commits").glob("*.json"))
     return Commit.load(paths[-1].read_bytes()) if paths else None
+
+
+class ParquetFolder:
+    """A folder of Parquet files as a table that batches are added to."""
+
+    def __init__(self, target: Target) -> None:
+        if target.local is None:
+            raise TableInvalid(
+                f"{target.url} cannot be a folder of Parquet files: a file must be moved into its place at once, which "
+                "object stores cannot. Give --table delta or iceberg, or a path."
+            )
+        self._root = target.local
+        self._last: Commit | None = None
+
+    def prepare(self, layout: Layout) -> None:
+        check_root(self._root)
+        Manifest(self._root).recover()
+
+    def state(self) -> State:
+        last = self._last = newest(self._root)
+        if last is None:
+            return State()
+        if last.properties:
+            return State.of(last.properties)
+        return State(offsets={each: (last.starts[each], end) for each, end in last.ends.items()})
+
+    def add(self, files: Sequence[DataFile], state: State) -> None:
+        manifest = Manifest(self._root)
+        manifest.last = self._last
+        manifest.stage(_batch_name(state.query, state.batch))
+        staging = self.staging(state.query, state.batch)
+        staged = [
+            StagedFile(f"{staging}/{each.path}", each.path.rpartition("/")[0], "", each.rows, each.size)
+            for each in files
+        ]
+        starts = {each: start for each, (start, _) in state.offsets.items()}
+        try:
+            manifest.commit(staged, starts, state.ends, time.time_ns() // 1_000_000, state.properties())
+        except ArchiveInUse:
+            raise Conflict from None
+
+    def staging(self, query: str, batch: int) -> str:
+        return f"{OWN}/staging/{_batch_name(query, batch)}"
+
+    def discard(self, files: Sequence[DataFile], query: str, batch: int) -> None:
+        shutil.rmtree(self._root / self.staging(query, batch), ignore_errors=True)
+
+    def files(self, topic: str) -> list[str]:
+        last = newest(self._root)
+        placed = last.files if last is not None else ()
+        if any((self._root / file.staged).exists() and not (self._root / path).exists() for file, path in placed):
+            raise TableInvalid(f"the last commit of {self._root} is being finished, or was cut off: run the job again")
+        return sorted(map(str, self._root.glob(f"topic={topic}/**/*.parquet")))
+
+
+def _batch_name(query: str, batch: int) -> str:
+    return f"{query}-{batch}"
+
+
+def take_lock(root: Path) -> int:
+    """The lock of a folder's one writer, made if it is missing: a file descriptor to close. Raises ArchiveInUse."""
+    (root / OWN).mkdir(parents=True, exist_ok=True)
+    lock = os.open(root / OWN / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise ArchiveInUse(f"another job writes to {root}: one archive has one writer") from None
+    return lock
 
 
 def sync(path: Path) -> None:
@@ -257,3 +317,10 @@ def sync(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def sync_up(path: Path, root: Path) -> None:
+    """Make a file or a folder durable, and the folders above it up to the root."""
+    sync(path)
+    for folder in path.parents[: len(path.relative_to(root).parts)]:
+        sync(folder)

@@ -34,7 +34,7 @@ KNOWN = (
     "includeHeaders", "pushFilters", "isolation", "kafka.isolation.level", "kafka.group.id", "kafka.client.id",
     "kafka.security.protocol", "kafka.ssl.truststore.location", "kafka.ssl.truststore.type",
     "kafka.ssl.keystore.location", "kafka.ssl.keystore.type", "kafka.ssl.key.location", "timeout", "columns",
-    "valueFormat", "schema", "valueColumns", "badRows", "columnNameOfCorruptRecord",
+    "valueFormat", "schema", "valueColumns", "badRows", "columnNameOfCorruptRecord", "exactTimes",
 )  # fmt: skip
 
 KNOWN_BY_SINK = (
@@ -43,6 +43,19 @@ KNOWN_BY_SINK = (
     "kafka.ssl.truststore.type", "kafka.ssl.keystore.location", "kafka.ssl.keystore.type", "kafka.ssl.key.location",
     "timeout", "checkpointLocation", "queryName",
 )  # fmt: skip
+
+KNOWN_BY_TABLE_SINK = (
+    "path",
+    "table",
+    "partitionBy",
+    "fileSize",
+    "catalog",
+    "tableName",
+    "checkpointLocation",
+    "queryName",
+)
+# Options of the table sink that are those of the storage begin so.
+STORAGE = "storage."
 
 # How the Java client goes about it, and not what is read or written.
 TUNING = (
@@ -161,6 +174,8 @@ class SourceOptions(ConnectionOptions):
     trigger_delay: float
     """Seconds that it waits at most."""
     headers: bool
+    exact_times: bool
+    """Times stay as they are, also those that no date has."""
     push_filters: bool
     """Filters may narrow what is read: a promise that no other query is made of what is loaded."""
     committed: bool
@@ -200,6 +215,41 @@ def parse_sink(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         transaction_timeout=_number(options, "transactionTimeout", 900, least=1),
         fail_on_data_loss=_truth(options, "failOnDataLoss", True),
         compression=_word(options, "kafka.compression.type", tuple(NAMES)),
+    )
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """What the options of one write to a table say."""
+
+    path: str
+    table: str
+    partition_by: tuple[str, ...]
+    file_bytes: int
+    catalog: str
+    """The name of an Iceberg catalogue in pyiceberg's configuration; empty for one beside the table."""
+    name: str
+    """The table's name in its catalogue."""
+    storage: Mapping[str, str]
+
+
+def parse_table_sink(given: Mapping[str, str]) -> TableOptions:
+    """The table sink's options; their names' case does not count. Raises InvalidOption."""
+    storage = {name[len(STORAGE) :]: value for name, value in given.items() if name.lower().startswith(STORAGE)}
+    others = {name: value for name, value in given.items() if not name.lower().startswith(STORAGE)}
+    options = _named(others, KNOWN_BY_TABLE_SINK, (), "table sink")
+    table = _word(options, "table", ("parquet", "delta", "iceberg"))
+    for name in ("catalog", "tableName"):
+        if table != "iceberg" and options.get(name):
+            raise InvalidOption(f"{name} is for tables in a catalogue: give table=iceberg, too")
+    return TableOptions(
+        path=options["path"],
+        table=table,
+        partition_by=tuple(each.strip() for each in options.get("partitionBy", "").split(",") if each.strip()),
+        file_bytes=_number(options, "fileSize", 128 << 20, least=1),
+        catalog=options.get("catalog", ""),
+        name=options.get("tableName", ""),
+        storage=storage,
     )
 
 
@@ -246,6 +296,7 @@ def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         least_per_trigger=least,
         trigger_delay=_seconds(options, "maxTriggerDelay", 900),
         headers=_truth(options, "includeHeaders", False),
+        exact_times=_truth(options, "exactTimes", False),
         push_filters=_truth(options, "pushFilters", False),
         committed=isolation == "read_committed",
         group=options.get("kafka.group.id", ""),

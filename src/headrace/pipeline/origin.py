@@ -15,6 +15,11 @@ from typing import Protocol
 
 from headrace.errors import HeadraceError
 from headrace.pipeline.options import Partition, SourceOptions
+from headrace.pipeline.tables import OWN
+from headrace.targets import SCHEME
+
+# A Delta table whose checkpoint lies elsewhere has nothing of Headrace's own.
+ARCHIVE_MARKS = (OWN, "_delta_log")
 
 
 class DataLost(HeadraceError):
@@ -84,9 +89,10 @@ def is_archive(options: SourceOptions) -> bool:
     """Whether the folder is one that `headrace pipeline archive` has made."""
     if not options.folder:
         return False
-    from headrace.pipeline.manifest import OWN
-
-    return Path(options.folder, OWN).is_dir()
+    # A broker's data folder is one of this machine.
+    return SCHEME.match(options.folder) is not None or any(
+        Path(options.folder, mark).is_dir() for mark in ARCHIVE_MARKS
+    )
 
 
 def open_origin(options: SourceOptions) -> AbstractAsyncContextManager[Origin]:

@@ -34,12 +34,10 @@ def read_range(
     until: int = 1 << 62,
     values: ValueColumns | None = None,
     columns: ColumnSelection | None = None,
-    *,
-    dated: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """The records of a range, with times (ms) from `since` to before `until`, in blocks of some megabytes; with those
-    `columns` alone, or all, or those that values are `values` to. Times are `dated`, the last of the year 9999 for
-    those behind it, or as they are."""
+    `columns` alone, or all, or those that values are decoded to (`values`). Times behind the year 9999 are its last,
+    unless the options want them exact."""
     if values is not None:
         columns = values.reads
     schema = select_fields(columns or ColumnSelection.all(options.headers))
@@ -49,7 +47,7 @@ def read_range(
         blocks = archived_blocks(options.folder, wanted, since, until, schema)
     else:
         blocks = _blocks(options, wanted, since, until, schema)
-    if dated:
+    if not options.exact_times:
         blocks = map(clip_times, blocks)
     if values is None:
         return blocks

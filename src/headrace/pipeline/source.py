@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from headrace.pipeline.columns import build_ddl, select_columns
-from headrace.pipeline.options import ColumnSelection, InvalidOption, parse, parse_sink, parse_values
+from headrace.pipeline.options import ColumnSelection, InvalidOption, parse, parse_sink, parse_table_sink, parse_values
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -68,11 +68,23 @@ class HeadraceSource(DataSource):
         return BatchWriter(parse_sink(self.options, streaming=False), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 -- Spark's name
+        if "path" in self.options:
+            return self._table_writer(schema, overwrite)
         from headrace.pipeline.sink import StreamWriter
 
         # The output mode complete has each batch overwrite the one before: by the same keys, as in Spark's own sink.
         writer = StreamWriter(parse_sink(self.options, streaming=True), schema)
         # Made to commit, it gets from the tasks what was found when the batch began.
+        if not _in_worker(SINK_WORKER):
+            writer.prepare()
+        return writer
+
+    def _table_writer(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from headrace.pipeline.table_sink import TableWriter
+
+        if overwrite:
+            raise InvalidOption("a table is appended to: use the output mode append")
+        writer = TableWriter(parse_table_sink(self.options), schema)
         if not _in_worker(SINK_WORKER):
             writer.prepare()
         return writer

@@ -1,69 +1,231 @@
-"""What an archive may be besides a folder of Parquet files: a Delta or an Iceberg table over the same files.
+"""What a streaming query can be written to: a Delta or an Iceberg table, or a folder of Parquet files.
 
-One idea: the archive's own log (`manifest.py`) decides, and a table follows. Each commit has a number; the table takes
-the files of a commit and its number in one commit of its own, so it can be asked which it has, and taking one again
-does nothing. A job that is killed between the two leaves the table one commit behind, for the next run to bring up.
+One idea: a batch is added in one commit of the table that also says which batch of which query it is and, where its
+rows are records of topics, up to which offsets the table has them. So the table knows what it has, a batch that Spark
+runs again is recognised, and a query with a new checkpoint goes on behind the table's offsets. Spark's checkpoint plans
+the batches; where it disagrees with the table, the table is right.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from headrace.pipeline.manifest import Commit
+    from headrace.pipeline.options import Partition
+    from headrace.pipeline.parquet import Layout
+    from headrace.pipeline.target import Target
 
 PARQUET, DELTA, ICEBERG = KINDS = ("parquet", "delta", "iceberg")
+# A folder or an object prefix of Headrace's own, beside the data; Spark and others pass over names that begin so.
+OWN = "_headrace"
 # Others may write to a table, too: who compacts it, for one.
 TRIES = 20
+NO_BATCH = -1
+
+Spans = dict["Partition", tuple[int, int]]
+"""By partition of a topic, the first offset and the one behind the last."""
 
 
 class TableMissing(HeadraceError):
     """The package for a kind of table is not installed, or there is no such kind."""
 
 
+class TableInvalid(HeadraceError):
+    """A table, or a folder, cannot be written by this query, or not be read."""
+
+
 class TableBusy(HeadraceError):
     """Others write to the table all the time."""
 
 
+class Conflict(Exception):
+    """Another writer has committed since the table was loaded."""
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file that a task has written, durable; the table does not have it yet."""
+
+    path: str
+    """Relative to the table, or to where files are staged."""
+    partition: Mapping[str, str | None]
+    rows: int
+    size: int
+    low: Mapping[str, Any] = field(default_factory=dict)
+    """The least value of each column of numbers and times."""
+    high: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class State:
+    """What a table has, as its last commit by a query says."""
+
+    query: str = ""
+    """The id of the query, which its checkpoint keeps; empty for what an older version has written."""
+    batch: int = NO_BATCH
+    offsets: Spans = field(default_factory=dict)
+    commits: int = 0
+    rows: int = 0
+    files: int = 0
+    bytes: int = 0
+    """Of all commits by queries."""
+
+    @property
+    def ends(self) -> dict[Partition, int]:
+        return {each: end for each, (_, end) in self.offsets.items()}
+
+    def after(self, query: str, batch: int, files: Sequence[DataFile], spans: Spans) -> State | None:
+        """What the table has once it has a batch; None where it has it already. Raises TableInvalid where some records
+        of the batch would be there twice, or would be missing."""
+        behind = [each for each, (start, _) in spans.items() if start < self.ends.get(each, 0)]
+        if self.query == query and batch <= self.batch:
+            beyond = [each for each, (_, end) in spans.items() if end > self.ends.get(each, 0)]
+            if not beyond:
+                return None
+            raise TableInvalid(
+                f"the table has batch {batch} up to offset {self.ends.get(beyond[0], 0)} of {_named(beyond[0])}, and "
+                f"the checkpoint plans it up to {spans[beyond[0]][1]}: the checkpoint is older than the table. Delete "
+                "the checkpoint; the next run continues behind the table's offsets."
+            )
+        if behind or (not spans and self.query not in ("", query)):
+            what = (
+                f"has the records of {_named(behind[0])} up to offset {self.ends[behind[0]]}, and the batch begins at "
+                f"{spans[behind[0]][0]}"
+                if behind
+                else f"was written by the query {self.query}"
+            )
+            raise TableInvalid(
+                f"the table {what}: another query writes to it, or the topic was created again. Write to another table."
+            )
+        merged = {each: (self.offsets.get(each, (start, 0))[0], end) for each, (start, end) in spans.items()}
+        return State(
+            query,
+            batch,
+            {**self.offsets, **merged},
+            self.commits + 1,
+            self.rows + sum(each.rows for each in files),
+            self.files + len(files),
+            self.bytes + sum(each.size for each in files),
+        )
+
+    def properties(self) -> dict[str, str]:
+        """As the commit records it."""
+        totals = {"commits": self.commits, "rows": self.rows, "files": self.files, "bytes": self.bytes}
+        return {
+            "headrace.query": self.query,
+            "headrace.batch": str(self.batch),
+            "headrace.offsets": json.dumps(dump_spans(self.offsets)),
+            "headrace.totals": json.dumps(totals),
+        }
+
+    @classmethod
+    def of(cls, properties: Mapping[str, Any]) -> State:
+        """From what a commit records; older versions recorded the offsets alone."""
+        return cls(
+            str(properties.get("headrace.query", "")),
+            int(properties.get("headrace.batch", NO_BATCH)),
+            load_spans(json.loads(properties.get("headrace.offsets", "{}"))),
+            **json.loads(properties.get("headrace.totals", "{}")),
+        )
+
+
 class Table(Protocol):
-    """A table over the files of an archive."""
+    """A table that batches are added to."""
 
-    def number(self) -> int:
-        """The last commit that the table has taken; 0 before the first."""
+    def prepare(self, layout: Layout) -> None:
+        """Create the table unless it is there. Raises TableInvalid where it is another's."""
         ...
 
-    def take(self, commit: Commit) -> None:
-        """Take a commit's files, which are in their places, unless the table has. Durable on return."""
+    def state(self) -> State:
+        """Load the table; what it has."""
         ...
 
-    def files(self, topic: str) -> list[Path]:
-        """The files that a topic has in the table now."""
+    def add(self, files: Sequence[DataFile], state: State) -> None:
+        """Add files and a state to the table as it was loaded, in one commit, durable on return. Raises Conflict."""
+        ...
+
+    def staging(self, query: str, batch: int) -> str:
+        """The folder, relative to the table, that the tasks of a batch write to; empty for the table's own."""
+        ...
+
+    def discard(self, files: Sequence[DataFile], query: str, batch: int) -> None:
+        """Remove files of a batch that the table does not take."""
+        ...
+
+    def files(self, topic: str) -> list[str]:
+        """The files that a topic has in the table now, as paths of the target's file system."""
         ...
 
 
-def table_of(kind: str, root: Path) -> Table | None:
-    """The table of an archive, made if it is missing; None for one of files alone."""
-    made = maker_of(kind)
-    return made(root) if made is not None else None
+def commit(table: Table, query: str, batch: int, files: Sequence[DataFile], spans: Spans) -> State:
+    """Add a batch to a table, unless the table has it; what the table has then."""
+    for _ in range(TRIES):
+        last = table.state()
+        state = last.after(query, batch, files, spans)
+        if state is None:
+            table.discard(files, query, batch)
+            return last
+        try:
+            table.add(files, state)
+        except Conflict:
+            continue
+        return state
+    raise TableBusy(f"batch {batch} found no gap in {TRIES} tries: others write to the table. Stop them, or try again.")
 
 
-def maker_of(kind: str) -> Callable[[Path], Table] | None:
+def table_of(kind: str, target: Target, catalog: str = "", name: str = "") -> Table:
+    """A table at a place. Raises TableMissing."""
+    return maker_of(kind)(target, catalog, name)
+
+
+def kind_of(target: Target) -> str:
+    """What lies at a place, by the files there: a kind of table, or nothing."""
+    filesystem, root = target.open()
+    marks = {"_delta_log": DELTA, f"{OWN}/catalog.db": ICEBERG, f"{OWN}/commits": PARQUET}
+    found = filesystem.get_file_info([f"{root}/{mark}" for mark in marks])
+    return next((kind for info, kind in zip(found, marks.values(), strict=True) if info.type.name != "NotFound"), "")
+
+
+def maker_of(kind: str) -> Callable[[Target, str, str], Table]:
     """What makes such tables. Raises TableMissing where nothing does."""
-    if kind == PARQUET:
-        return None
     if kind not in KINDS:
-        raise TableMissing(f"an archive cannot be {kind!r}: it is one of {', '.join(KINDS)}")
+        raise TableMissing(f"a table cannot be {kind!r}: it is one of {', '.join(KINDS)}")
     try:
         if kind == DELTA:
-            from headrace.pipeline.delta import DeltaArchive
+            from headrace.pipeline.delta import DeltaTarget
 
-            return DeltaArchive
-        from headrace.pipeline.iceberg import IcebergArchive
+            return lambda target, *_: DeltaTarget(target)
+        if kind == ICEBERG:
+            from headrace.pipeline.iceberg import IcebergTarget
 
-        return IcebergArchive
+            return IcebergTarget
     except ImportError as error:
-        raise TableMissing(f"an archive as {kind} needs more: pip install 'headrace[{kind}]' ({error})") from None
+        raise TableMissing(f"a table as {kind} needs more: pip install 'headrace[{kind}]' ({error})") from None
+    from headrace.pipeline.manifest import ParquetFolder
+
+    return lambda target, *_: ParquetFolder(target)
+
+
+def dump_spans(spans: Spans) -> dict[str, dict[str, list[int]]]:
+    """As JSON: the first offset and the one behind the last, by topic and partition."""
+    found: dict[str, dict[str, list[int]]] = {}
+    for (topic, partition), (start, end) in sorted(spans.items()):
+        found.setdefault(topic, {})[str(partition)] = [start, end]
+    return found
+
+
+def load_spans(dumped: Mapping[str, Mapping[str, Sequence[int]]]) -> Spans:
+    return {
+        (topic, int(index)): (start, end)
+        for topic, partitions in dumped.items()
+        for index, (start, end) in partitions.items()
+    }
+
+
+def _named(partition: Partition) -> str:
+    return f"{partition[0]}-{partition[1]}"

@@ -9,7 +9,7 @@ from tests import apache
 from tests.pipeline import test_batch as batch
 from tests.pipeline import test_sink as sink
 from tests.pipeline import test_stream as stream
-from tests.pipeline.jobs import test_archive as archive
+from tests.pipeline.jobs import test_tables as tables
 from tests.pipeline.topics import Topics
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
@@ -23,8 +23,8 @@ test_a_stream = stream.test_a_stream_takes_each_record_once_over_restarts
 test_partitions_that_come_later = stream.test_partitions_that_come_later_are_read_from_their_beginning
 test_a_frame_is_written = sink.test_a_frame_is_written_by_its_columns
 test_a_stream_is_written_once = sink.test_a_stream_is_written_once_over_restarts
-test_an_archive = archive.test_records_are_filed_by_topic_date_and_hour
-test_an_archive_whose_job_dies = archive.test_a_job_that_dies_anywhere_neither_loses_nor_repeats
+test_an_archive = tables.test_records_are_filed_by_topic_date_and_hour
+test_an_archive_whose_job_dies = tables.test_a_job_that_dies_anywhere_neither_loses_nor_repeats
 
 
 @pytest.fixture(scope="module")

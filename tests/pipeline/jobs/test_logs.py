@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event, get_ident
 from typing import Any
@@ -279,8 +279,7 @@ def test_a_driver_that_is_killed_publishes_once(topics: Topics, tmp_path: Path, 
 
 
 def test_lines_come_from_folders_and_archives_too(tmp_path: Path) -> None:
-    from headrace.pipeline.jobs.archive import Archiver, Writing
-    from headrace.pipeline.options import parse
+    from tests.pipeline.micro_batches import Query
 
     lines = made(1, 300)
     with headrace.Broker(data=str(tmp_path / "data")) as broker:
@@ -290,13 +289,8 @@ def test_lines_come_from_folders_and_archives_too(tmp_path: Path) -> None:
             # Times of records that go through several hours, and back.
             topics.fill(topic, [each], timestamp=NOON + 10 * MINUTE + number % 3 * 60 * MINUTE)
         wanted = drain(topics, tmp_path / "wanted", topic)
-        source = {"kafka.bootstrap.servers": broker.kafka, "subscribe": topic, "includeHeaders": "true"}
-
-        def here(write: Writing, tasks: Sequence[Any]) -> list[Any]:
-            return [file for each in tasks for file in write(each)]
-
-        with Archiver(parse(source, streaming=False), tmp_path / "archive", "", 1 << 20, here) as archiver:
-            archiver.run(None, lambda _: None, Event())
+        source = {"kafka.bootstrap.servers": broker.kafka, "subscribe": topic}
+        Query(source, tmp_path / "archive", checkpoint=tmp_path / "archive" / "_headrace" / "checkpoint").run()
     for place in ("data", "archive"):
         with job_of("", topic, tmp_path / f"from-{place}", data=str(tmp_path / place)) as running:
             done = running.run(None, lambda _: None, Event())

@@ -1,52 +1,61 @@
-"""`archive`: topics into Parquet files by topic, date and hour, or a Delta or Iceberg table of them, each record once.
+"""`archive`: topics into a Delta or Iceberg table, or a folder of Parquet files, by topic, date and hour, each record
+once.
 
-The job goes in rounds. A round fixes how far to read, lets Spark's tasks read their ranges and write files aside, and
-commits files and offsets together in the archive's own log (`manifest.py`). That log is the only memory of the job:
-there is no checkpoint beside it that could say something else. Tasks write what they read, in one process, and Spark
-only spreads them out: no record passes through a JVM.
+A streaming query from the source to the table sink (`table_sink.py`). Spark's checkpoint plans the batches, and each
+commit of the table records the offsets that it has. So a job whose checkpoint is new, or lost, goes on behind what the
+table has, and so does one over a folder that an older version has written.
 
-After each commit the job's consumer group is moved to what is archived. So every Kafka tool shows how far behind the
-archive is, and the broker's retention can wait for it (`retention.archive.group`).
+The job's consumer group follows the batches. So every Kafka tool shows how far behind the archive is, and the broker's
+retention can wait for it (`retention.archive.group`).
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import structlog
 
-from headrace.errors import HeadraceError
 from headrace.logs import log_like_a_library
 from headrace.pipeline import read_plan
+from headrace.pipeline.arrow_schema import FIELDS, HEADERS
 from headrace.pipeline.jobs import rounds
-from headrace.pipeline.jobs.folders import ARCHIVE, check_folder, target
-from headrace.pipeline.manifest import Commit, Manifest, StagedFile
-from headrace.pipeline.options import InvalidOption, Partition, SourceOptions
-from headrace.pipeline.origin import Catalogue, Range
-from headrace.pipeline.tables import PARQUET
+from headrace.pipeline.jobs.folders import ARCHIVE, CHECKPOINT, check_folder
+from headrace.pipeline.manifest import check_root, newest, take_lock
+from headrace.pipeline.options import InvalidOption, Partition, SourceOptions, parse, parse_table_sink
+from headrace.pipeline.origin import Catalogue
+from headrace.pipeline.progress import count_waiting
+from headrace.pipeline.session import sibling_session
+from headrace.pipeline.table_sink import layout_of
+from headrace.pipeline.tables import PARQUET, State, Table, TableInvalid, kind_of, maker_of, table_of
+from headrace.pipeline.target import Target
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 log = structlog.get_logger("headrace.pipeline.archive")
 
+# Of source and sink.
+FORMAT = "headrace"
 FILE_BYTES = 128 << 20
-# What a task should have to do, at most, and what one round is at most, so that a long way is committed step by step.
-ROUND_FILES = 16
-# How often a job that goes on looks whether there is enough for a round.
-LOOK_SECONDS = 2.0
-
-
-Write = Callable[[Sequence[Range]], list[StagedFile]]
-"""What a task does with its ranges."""
-Run = Callable[[Write, Sequence[Sequence[Range]]], list[StagedFile]]
-"""Runs tasks somewhere, each with the ranges that are its own."""
+PARTITION_BY = ("topic", "date", "hour")
+FROM_THE_BEGINNING = {"startingOffsets": "earliest"}
+RECORDS = pa.schema([*FIELDS, HEADERS])
+# What one batch is at most, so that a long way is committed step by step.
+BATCH_FILES = 16
+# What a record takes where none is there to be measured.
+RECORD_BYTES = 1 << 10
+# How often a job that goes on looks whether there is enough for a batch, and how often its progress is looked at.
+TRIGGER_SECONDS = 2.0
+LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -54,11 +63,12 @@ class Archived:
     """How far an archive has come."""
 
     rounds: int
+    """Commits of this run; rows, bytes and files are this run's, too."""
     rows: int
     bytes: int
     files: int
     ends: Mapping[Partition, int]
-    """Of each partition, the offset behind the last that is archived."""
+    """Of each partition, the offset behind the last record that is archived."""
     lag: int
     """Offsets that were there and not archived when last looked at."""
 
@@ -78,168 +88,214 @@ def archive(
     group: str = "",
     every: float | None = None,
     file_bytes: int = FILE_BYTES,
+    partition_by: Sequence[str] = PARTITION_BY,
+    checkpoint: str | Path = "",
+    catalog: str = "",
+    table_name: str = "",
+    storage: Mapping[str, str] | None = None,
     options: Mapping[str, str] | None = None,
     progress: Progress | None = None,
     stop: Event | None = None,
 ) -> Archived:
-    """Archive topics of a broker (`bootstrap`) or of a folder without one (`data`) under the folder `to`, as files
-    alone or also as a `table` of "delta" or "iceberg".
+    """Archive topics of a broker (`bootstrap`) or of a folder without one (`data`) to a path or URL, as Parquet files
+    or as a `table` of "delta" or "iceberg".
 
     Without `every` all that is there now is archived, and the call returns. With it, the call goes on until `stop` is
-    set: a round begins when a file's worth of records waits, or `every` seconds after the last one. `group` is
-    `archive-` and the folder's name where nothing is said. `options` are further options of the source, such as
+    set: a batch begins when a file's worth of records waits, or `every` seconds after the last one. `group` is
+    `archive-` and the folder's name by default, and the `checkpoint` lies in the folder; a URL needs one of its own.
+    `catalog` is the name of an Iceberg catalogue in pyiceberg's configuration, and `storage` are options of an object
+    store, by the names that they have in the environment. `options` are further options of the source, such as
     `startingOffsets`, `failOnDataLoss`, `isolation`.
     """
     log_like_a_library()
-    root = check(to, table, every)
     rounds.refuse_shape(options)
-    source = rounds.source_of(topics, pattern, bootstrap, data, {**(options or {}), "includeHeaders": "true"})
-    name = "" if source.folder else group or source.group or f"archive-{root.name}"
-    job = Archiver(source, root, name, file_bytes, partial(on_spark, spark), table)
+    sink = sink_options(to, table, partition_by, file_bytes, catalog, table_name, storage)
+    target = check(sink, every, checkpoint)
+    given = {
+        **({} if any(name.lower().startswith("starting") for name in options or {}) else FROM_THE_BEGINNING),
+        "kafka.group.id": group or f"archive-{target.name}",
+        **(options or {}),
+        "includeHeaders": "true",
+        # As exact as the files can have it: what is archived may be deleted from the log.
+        "exactTimes": "true",
+        "bytesPerPartition": str(file_bytes),
+        **({"path": data} if data else {"kafka.bootstrap.servers": bootstrap} if bootstrap else {}),
+        **({"subscribe": ",".join(topics)} if topics else {}),
+        **({"subscribePattern": pattern} if pattern else {}),
+    }
+    if data:
+        del given["kafka.group.id"]
+    sink |= {"path": target.url, "checkpointLocation": str(checkpoint) or f"{target.url}/{CHECKPOINT}"}
+    job = _Job(sibling_session(spark), given, sink, target, every)
     told = stop or Event()
-
-    def run() -> Archived:
-        with job:
-            return job.run(every, progress or (lambda _: None), told)
-
-    return rounds.through_outages(run, every, told)
+    with _only_writer(target):
+        return rounds.through_outages(lambda: job.run(progress or (lambda _: None), told), every, told)
 
 
-def check(to: str | Path, table: str, every: float | None) -> Path:
-    """The archive's folder. Raises where the job could not write there; changes nothing."""
+def sink_options(
+    to: str | Path,
+    table: str = PARQUET,
+    partition_by: Sequence[str] = PARTITION_BY,
+    file_bytes: int = FILE_BYTES,
+    catalog: str = "",
+    table_name: str = "",
+    storage: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """The table that a job writes to, as options of the sink."""
+    given = {
+        "path": str(to),
+        "table": table,
+        "partitionBy": ",".join(partition_by),
+        "fileSize": str(file_bytes),
+        "catalog": catalog,
+        "tableName": table_name,
+        **{f"storage.{name}": value for name, value in (storage or {}).items()},
+    }
+    return {name: value for name, value in given.items() if value}
+
+
+def check(sink: Mapping[str, str], every: float | None, checkpoint: str | Path = "") -> Target:
+    """Where the archive is. Raises where the job could not write there; changes nothing."""
     rounds.check_every(every)
-    return target(to, ARCHIVE, table)
+    maker_of(sink["table"])
+    into = parse_table_sink(sink)
+    layout_of(RECORDS, into)
+    target = Target.of(into.path, "to", into.storage)
+    table = table_of(into.table, target, into.catalog, into.name)
+    root = target.local
+    if root is not None:
+        check_root(root)
+        check_folder(root, ARCHIVE)
+    elif not str(checkpoint):
+        raise InvalidOption(f"an archive at {target.url} needs a checkpoint of its own. Give a folder (--checkpoint).")
+    found = kind_of(target)
+    if found not in ("", into.table):
+        raise TableInvalid(f"{target.url} is an archive as {found}, not {into.table}: one folder is one")
+    if root is not None and found and into.table != PARQUET:
+        _refuse_unfinished(root, table)
+    return target
 
 
-class Archiver:
-    """One archive being written. Use it as a context manager, again where it was left by an error."""
+def _refuse_unfinished(root: Path, table: Table) -> None:
+    """An older version's log of commits may be one ahead of its table."""
+    last = newest(root)
+    state = table.state()
+    if last is not None and any(end > state.ends.get(each, 0) for each, end in last.ends.items()):
+        raise TableInvalid(
+            f"commit {last.number} of {root} is not in its table: an older version was killed there. Let that version "
+            "archive once more, or archive to another folder."
+        )
 
-    def __init__(
-        self, source: SourceOptions, root: Path, group: str, file_bytes: int, run: Run, table: str = PARQUET
-    ) -> None:
-        if file_bytes < 1:
-            raise InvalidOption(f"files cannot be of {file_bytes} bytes")
-        self._source = source
-        self._manifest = Manifest(root, table)
-        self._group = group
-        self._file_bytes = file_bytes
-        self._run_tasks = run
-        self._rounds = self._rows = self._bytes = self._files = 0
-        self._lag = 0
 
-    def __enter__(self) -> Archiver:
-        try:
-            self._manifest.open()
-            check_folder(self._manifest.root, ARCHIVE)
-            # A job that died between its commit and this left the group behind.
-            self._follow()
-        except BaseException:
-            self._manifest.close()
-            raise
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._manifest.close()
-
-    def run(self, every: float | None, progress: Progress, stop: Event) -> Archived:
-        """Round after round; without `every`, until what is there now is archived."""
-        last = time.monotonic()
-        until = rounds.ask(self._source, self._ends) if every is None else None
-        while not stop.is_set():
-            ranges, waiting = rounds.ask(self._source, partial(self._plan, until=until))
-            self._lag = sum(each.end - each.start for each in ranges)
-            due = every is None or waiting >= self._file_bytes or time.monotonic() - last >= every
-            if ranges and due:
-                self.round(ranges, waiting)
-                last = time.monotonic()
-            elif every is None:
-                break
-            else:
-                stop.wait(min(LOOK_SECONDS, every))
-            progress(self.archived)
-        return self.archived
-
-    @property
-    def archived(self) -> Archived:
-        return Archived(self._rounds, self._rows, self._bytes, self._files, self._manifest.ends, self._lag)
-
-    def round(self, ranges: Sequence[Range], waiting: int) -> Commit:
-        """Archive some ranges, or as much of them as one round takes."""
-        taken, tasks = share_out(ranges, waiting, self._file_bytes)
-        root, staging = str(self._manifest.root), str(self._manifest.stage())
-        files = self._run_tasks(Writing(self._source, root, staging, self._file_bytes, self._manifest.kind), tasks)
-        ends = {(each.topic, each.partition): each.end for each in taken}
-        starts = {(each.topic, each.partition): each.start for each in taken}
-        commit = self._manifest.commit(files, starts, ends, time.time_ns() // 1_000_000)
-        self._rounds += 1
-        self._rows += commit.rows
-        self._bytes += commit.size
-        self._files += len(commit.files)
-        self._lag -= sum(each.end - each.start for each in taken)
-        log.info("archived", commit=commit.number, rows=commit.rows, files=len(commit.files), bytes=commit.size)
-        self._follow()
-        return commit
-
-    async def _ends(self, origin: Catalogue) -> dict[Partition, int]:
-        partitions = await read_plan.find_partitions(origin, self._source)
-        return await read_plan.resolve_offsets(origin, self._source, self._source.end, partitions)
-
-    async def _plan(self, origin: Catalogue, until: Mapping[Partition, int] | None) -> tuple[list[Range], int]:
-        """What is there and not archived, and about how many bytes that is."""
-        advice = " (retention.archive.group makes it wait)"
-        return await rounds.pending(origin, self._source, self._manifest.ends, until, deed="archived", advice=advice)
-
-    def _follow(self) -> None:
-        """Tell the broker how far it is archived. That it cannot be told now is not the archive's failure."""
-        ends = self._manifest.ends
-        if not self._group or not ends:
-            return
-        try:
-            rounds.ask(self._source, lambda origin: origin.follow(self._group, ends))
-        except HeadraceError as error:
-            log.warning("the archive's group could not be moved", group=self._group, error=str(error))
+@contextmanager
+def _only_writer(target: Target) -> Iterator[None]:
+    """Two jobs with one checkpoint would stop each other sooner or later; on one machine, sooner and in words."""
+    lock = take_lock(target.local) if target.local is not None else None
+    try:
+        yield
+    finally:
+        if lock is not None:
+            os.close(lock)
 
 
 @dataclass(frozen=True)
-class Writing:
-    """What a task does, so that it can be sent to another process."""
+class _Job:
+    spark: SparkSession
+    source: Mapping[str, str]
+    sink: Mapping[str, str]
+    target: Target
+    every: float | None
 
-    source: SourceOptions
-    root: str
-    staging: str
-    file_bytes: int
-    table: str = PARQUET
+    def run(self, progress: Progress, stop: Event) -> Archived:
+        into = parse_table_sink(self.sink)
+        table = table_of(into.table, self.target, into.catalog, into.name)
+        table.prepare(layout_of(RECORDS, into))
+        begun = table.state()
+        query = self._start(begun)
+        followed = _Followed(table, begun, progress)
+        try:
+            while query.isActive and not stop.is_set():
+                followed.look(query)
+                query.awaitTermination(LOOK_SECONDS)
+        finally:
+            query.stop()
+        failure = query.exception()
+        if failure is not None:
+            raise failure
+        return followed.look(query)
 
-    def __call__(self, ranges: Sequence[Range]) -> list[StagedFile]:
-        from headrace.pipeline.jobs.parquet import write_ranges
+    def _start(self, begun: State) -> StreamingQuery:
+        options = parse(self.source, streaming=True)
+        a_file, starting = rounds.ask(options, lambda origin: self._plan(origin, options, begun))
+        source = {
+            **self.source,
+            **starting,
+            "maxOffsetsPerTrigger": self.source.get("maxOffsetsPerTrigger", str(a_file * BATCH_FILES)),
+        }
+        if self.every is not None:
+            source |= {"minOffsetsPerTrigger": str(a_file), "maxTriggerDelay": f"{round(self.every * 1_000)}ms"}
+        frame = self.spark.readStream.format(FORMAT).options(**source).load()
+        if not type(self.spark).__module__.startswith("pyspark.sql.connect"):
+            # Small partitions share tasks, and so files.
+            frame = frame.coalesce(self.spark.sparkContext.defaultParallelism)
+        writer = (
+            frame.writeStream.format(FORMAT)
+            .queryName(f"archive {self.target.name}")
+            .options(**self.sink)
+            .outputMode("append")
+        )
+        if self.every is None:
+            return writer.trigger(availableNow=True).start()
+        pause = min(TRIGGER_SECONDS, self.every)
+        return writer.trigger(processingTime=f"{max(1, round(pause * 1_000))} milliseconds").start()
 
-        return write_ranges(self.source, ranges, self.root, self.staging, self.file_bytes, self.table)
+    async def _plan(self, origin: Catalogue, options: SourceOptions, begun: State) -> tuple[int, dict[str, str]]:
+        """About how many offsets a file takes, and where a new checkpoint begins: behind what the table has."""
+        partitions = await read_plan.find_partitions(origin, options)
+        first, last = await read_plan.log_bounds(origin, options, partitions)
+        held = sum(last[each] - first[each] for each in partitions)
+        size = sum((await origin.sizes(partitions)).values()) if partitions else 0
+        file_bytes = int(self.sink["fileSize"])
+        a_file = file_bytes * held // size if size and held else file_bytes // RECORD_BYTES
+        if not begun.offsets:
+            return max(1, a_file), {}
+        fresh = [each for each in partitions if each not in begun.ends]
+        starts = {**begun.ends, **await read_plan.resolve_offsets(origin, options, options.start, fresh)}
+        by_topic: dict[str, dict[str, int]] = {}
+        for topic, index in partitions:
+            by_topic.setdefault(topic, {})[str(index)] = starts[topic, index]
+        return max(1, a_file), {"startingOffsets": json.dumps(by_topic)} if by_topic else {}
 
 
-def share_out(ranges: Sequence[Range], waiting: int, file_bytes: int) -> tuple[list[Range], list[list[Range]]]:
-    """What one round takes of the ranges, and the same by task: about a file's worth for each, so that small partitions
-    share a file and large ones do not wait for each other."""
-    total = sum(each.end - each.start for each in ranges)
-    a_file = max(1, total * file_bytes // max(1, waiting)) if waiting > file_bytes else total
-    start = {(each.topic, each.partition): each.start for each in ranges}
-    end = {(each.topic, each.partition): each.end for each in ranges}
-    end = read_plan.limit_ends(start, end, a_file * ROUND_FILES)
-    taken = [Range(*each, start[each], last) for each, last in sorted(end.items()) if last > start[each]]
-    tasks: list[list[Range]] = []
-    room = 0
-    for each in taken:
-        at = each.start
-        while at < each.end:
-            if room <= 0:
-                tasks.append([])
-                room = a_file
-            upto = min(each.end, at + room)
-            tasks[-1].append(Range(each.topic, each.partition, at, upto))
-            room -= upto - at
-            at = upto
-    return taken, tasks
+class _Followed:
+    """Adds up what a query has done."""
 
+    def __init__(self, table: Table, begun: State, progress: Progress) -> None:
+        self._table = table
+        self._begun = begun
+        self._progress = progress
+        self._batches: set[tuple[str, int]] = set()
+        self._state = begun
+        self._lag = 0
 
-def on_spark(spark: SparkSession, write: Write, tasks: Sequence[Sequence[Range]]) -> list[StagedFile]:
-    """Run tasks as Spark's. Of one that was tried again or run twice, Spark gives one answer."""
-    return [file for files in rounds.on_spark(spark, write, tasks) for file in files]
+    def look(self, query: StreamingQuery) -> Archived:
+        fresh = False
+        for each in query.recentProgress:
+            found = count_waiting(each["sources"][0])
+            self._lag = self._lag if found is None else found
+            at = (str(each["timestamp"]), int(each["batchId"]))
+            fresh |= at not in self._batches
+            self._batches.add(at)
+        if fresh or not query.isActive:
+            self._state = self._table.state()
+        begun, now = self._begun, self._state
+        done = Archived(
+            now.commits - begun.commits,
+            now.rows - begun.rows,
+            now.bytes - begun.bytes,
+            now.files - begun.files,
+            now.ends,
+            self._lag,
+        )
+        self._progress(done)
+        return done

@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 
 from headrace.errors import HeadraceError
-from headrace.pipeline.manifest import OWN, ArchiveInvalid, check_root, check_writable, newest
-from headrace.pipeline.tables import PARQUET, maker_of
+from headrace.pipeline.manifest import check_root, check_writable, newest
+from headrace.pipeline.tables import OWN, TableInvalid
 from headrace.targets import local_path
 
 ARCHIVE, LOGS, REPLAY = "archive", "logs", "replay"
@@ -17,6 +17,7 @@ ARCHIVE, LOGS, REPLAY = "archive", "logs", "replay"
 # What is there in the folders of some jobs and not of others.
 STATE = f"{OWN}/state"
 PLAN = f"{OWN}/plan.json"
+CHECKPOINT = f"{OWN}/checkpoint"
 # What says whose a checkpoint is.
 OWNER = "headrace.json"
 
@@ -25,11 +26,10 @@ class CheckpointInvalid(HeadraceError):
     """A checkpoint belongs to something else."""
 
 
-def target(to: str | Path, job: str, table: str = PARQUET) -> Path:
+def target(to: str | Path, job: str) -> Path:
     """The folder that a job is to write to. Raises where it cannot be that job's; changes nothing."""
     root = Path(local_path(to, "to")).absolute()
-    maker_of(table)
-    check_root(root, table)
+    check_root(root)
     check_folder(root, job)
     return root
 
@@ -38,7 +38,7 @@ def check_folder(root: Path, job: str) -> None:
     """Raises where the folder has the commits of another kind of job."""
     found = _kind(root)
     if found not in ("", job):
-        raise ArchiveInvalid(
+        raise TableInvalid(
             f"{root} has the results of `{found}`, and cannot have those of `{job}`: give another folder"
         )
 
@@ -48,7 +48,9 @@ def _kind(root: Path) -> str:
         return REPLAY
     if (root / STATE).exists():
         return LOGS
-    return "" if newest(root) is None else ARCHIVE
+    if newest(root) is not None or (root / CHECKPOINT).exists():
+        return ARCHIVE
+    return ""
 
 
 def take_checkpoint(folder: Path, job: str, to: str, queries: tuple[str, ...]) -> None:
