@@ -1,5 +1,5 @@
-"""The jars of Apache Kafka and its tools, of Kafka Streams and Connect's file connectors, and of Spark's own Kafka
-connector, fetched once by Maven to `bench/.peers`.
+"""The jars of Apache Kafka and its tools, of Kafka Streams and Connect's file connectors, of Spark's own Kafka
+connector, and of S3Proxy, fetched once by Maven to `bench/.peers`.
 
 `KAFKA_LIBS` names a folder that has those of Kafka already.
 """
@@ -16,6 +16,7 @@ from bench.peers import Missing
 VERSION = "4.3.1"
 # The newest set that is complete on Maven Central; connector.xml has the others.
 CONNECTOR = "4.2.0"
+S3PROXY = "2.6.0"
 HERE = Path(__file__).parent
 SECONDS = 600
 
@@ -54,6 +55,11 @@ def streams() -> str:
 def connector() -> list[str]:
     """The jars of Spark's own Kafka connector, for `spark.jars`."""
     return sorted(str(path) for path in _fetched("connector.xml", f"spark-kafka-{CONNECTOR}").glob("*.jar"))
+
+
+def s3proxy() -> str:
+    """A class path with S3Proxy on it."""
+    return str(_fetched("s3proxy.xml", f"s3proxy-{S3PROXY}") / "*")
 
 
 def _fetched(pom: str, name: str) -> Path:

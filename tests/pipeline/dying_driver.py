@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 from headrace.pipeline import sink_commit
 from headrace.pipeline.jobs import archive
 from headrace.pipeline.manifest import Manifest
-from headrace.pipeline.session import session
+from headrace.pipeline.session import session, sibling_session
 from headrace.pipeline.sink_commit import CommitCoordinator, Note, OpenTransaction
 from headrace.pipeline.source import SINK_WORKER, HeadraceSource, _in_worker
 from headrace.pipeline.table_sink import TableWriter, Written
@@ -94,6 +94,20 @@ def shaped(frame: DataFrame) -> DataFrame:
     return frame.repartition(2, "key").mapInArrow(failing_once, frame.schema)
 
 
+def archive_through(source: type[HeadraceSource]) -> None:
+    """Let `archive` read and write by another class."""
+
+    def register(spark: SparkSession) -> SparkSession:
+        own = sibling_session(spark)
+        # Spark looks for a sink in the active session of the thread, which is not the query's.
+        for each in (own, spark):
+            each.dataSource.register(source)
+        return own
+
+    job: Any = sys.modules["headrace.pipeline.jobs.archive"]
+    job.sibling_session, job.FORMAT = register, source.name()
+
+
 class FailingOnce(TableWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         done = super().write(iterator)
@@ -135,8 +149,7 @@ class DyingTable(HeadraceSource):
 def archiving(spark: SparkSession, bootstrap: str, topic: str, folder: Path, where: str, beside: Path) -> None:
     """An archive that stops before its commit, or behind it, until it is killed."""
     DyingTable.where, DyingTable.beside = where, str(beside)
-    spark.dataSource.register(DyingTable)
-    sys.modules["headrace.pipeline.jobs.archive"].FORMAT = DyingTable.name()  # type: ignore[attr-defined]
+    archive_through(DyingTable)
     try:
         archive(spark, to=folder / "archive", topics=[topic], bootstrap=bootstrap, file_bytes=80_000)
     except BaseException:

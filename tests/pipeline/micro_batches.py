@@ -57,7 +57,7 @@ class Query:
         self._source = {**SOURCE, **source}
         self._sink = {**SINK, "path": str(to), "table": table, **sink}
         self._checkpoint = checkpoint
-        self.target = Target.of(str(to), "to")
+        self.target = Target.of(str(to), "to", parse_table_sink(self._sink).storage)
         self.tasks: list[Written] = []
         """What all attempts have written in this run."""
 
@@ -92,8 +92,11 @@ class Query:
             attempts = [writer.write_task(reader.read(each), query, batch) for each in pieces for _ in range(2)]
             self.tasks += attempts
             self.writer().commit(attempts[1::2], batch)
-            self._remember(f"commits/{batch}", {})
+            self._remember_commit(batch)
             start, batch, done = end, batch + 1, done + 1
+
+    def _remember_commit(self, batch: int) -> None:
+        self._remember(f"commits/{batch}", {})
 
     def _recorded(self, folder: str) -> int:
         return max((int(each.name) for each in (self._checkpoint / folder).glob("[0-9]*")), default=-1)

@@ -95,6 +95,7 @@ class SlowTable(HeadraceSource):
 
 
 def main() -> None:
+    from tests.pipeline.dying_driver import archive_through
     from tests.pipeline.test_sink import pour
     from tests.pipeline.topics import Topics
 
@@ -111,8 +112,7 @@ def main() -> None:
         return frame.repartition(2, "key").mapInArrow(work, frame.schema)
 
     pour(spark, Topics(bootstrap), source, sink, folder / "checkpoint", shape=shaped)
-    spark.dataSource.register(SlowTable)
-    sys.modules["headrace.pipeline.jobs.archive"].FORMAT = SlowTable.name()  # type: ignore[attr-defined]
+    archive_through(SlowTable)
     archive(spark, to=folder / "archive", topics=[source], bootstrap=bootstrap, file_bytes=30_000)
     spark.stop()
 
