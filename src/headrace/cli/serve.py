@@ -104,6 +104,7 @@ def _run(config: Config, doors: Sequence[DoorEntry] | None) -> None:
     from headrace.embedded import new_loop
     from headrace.logs import log_like_a_server
 
+    gc.freeze()
     gc.enable()
     log_like_a_server(config.log_level, config.log_format)
     _raise_open_files()

@@ -127,11 +127,19 @@ class Admin:
         return await self._cluster.retry(appeared, topics=[name])
 
     async def ensure_topic(self, name: str, partitions: int = -1, config: Mapping[str, str] | None = None) -> None:
-        """Create a topic unless it exists, whatever its settings are then."""
+        """Create a topic unless it exists, whatever its settings are then. One that exists takes no right to create."""
+        self._cluster.forget([name])
+        try:
+            await self._cluster.topic(name)
+            return
+        except BrokerError as error:
+            if error.error is not ErrorCode.unknown_topic_or_partition:
+                raise
         try:
             await self.create_topic(name, partitions, config)
-        except BrokerError as error:
-            if error.error is not ErrorCode.topic_already_exists:
+        except BrokerError as refused:
+            # Another client may have come first.
+            if refused.error is not ErrorCode.topic_already_exists:
                 raise
 
     async def delete_topic(self, name: str) -> None:

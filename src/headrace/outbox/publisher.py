@@ -61,7 +61,7 @@ class KafkaPublisher:
             await self.close()
             # Once without retries: a broker that cannot be reached fails now.
             await self._client.cluster.any_node()
-            await self._make_place()
+            await self._client.admin.ensure_topic(PLACE[0], 1)
             # Linger: a transaction is sent whole, so nothing is gained by waiting for more.
             producer = self._client.transactional(
                 self._id,
@@ -76,14 +76,6 @@ class KafkaPublisher:
                 await producer.close()
                 raise
             self._producer = producer
-
-    async def _make_place(self) -> None:
-        try:
-            await self._client.cluster.topic(PLACE[0])
-        except BrokerError as error:
-            if error.error is not ErrorCode.unknown_topic_or_partition:
-                raise
-            await self._client.admin.ensure_topic(PLACE[0], 1)
 
     async def position(self, identity: str) -> int | None:
         async with _translate_errors():

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from headrace.client import EARLIEST, BrokerError, Client
+from headrace.client import EARLIEST, Client
 from headrace.client.consumer import Record
 from headrace.sdk.scenario import Tuning
 
@@ -209,15 +209,10 @@ class Registry:
         cluster = self._client.cluster
         # Once without retries: where nothing answers, this fails now.
         await cluster.any_node()
-        cluster.forget([TOPIC])
-        try:
-            await cluster.topic(TOPIC)
-        except BrokerError as error:
-            if error.error.name != "unknown_topic_or_partition":
-                raise
-            if not create:
-                return False
+        if create:
             await self._client.admin.ensure_topic(TOPIC, 1, TOPIC_CONFIG)
+        elif all(topic.name != TOPIC for topic in await cluster.topics()):
+            return False
         self.directory = Directory()
         await self._consumer.assign({PLACE: EARLIEST})
         async for chunk in self._consumer.chunks(await self._consumer.end_offsets()):
