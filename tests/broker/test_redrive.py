@@ -15,13 +15,13 @@ from tests.broker.conftest import Starting
 from headrace.broker.broker import Broker
 from headrace.broker.redrive import QUEUE, Order
 from headrace.broker.store import StateTopic
-from headrace.format import records
+from headrace.format import compression, records
 from headrace.log.interface import Appended, Topic, Write
 
 DEAD = "orders.mail.dead"
 
 
-async def letters(broker: Broker, count: int) -> Topic:
+async def letters(broker: Broker, count: int, codec: int = 0) -> Topic:
     """A dead-letter topic."""
     orders = await broker.topics.create("orders", 1)
     await broker.queues.ensure(orders, "mail")
@@ -30,7 +30,8 @@ async def letters(broker: Broker, count: int) -> Topic:
     origin = {"topic": b"orders", "partition": b"0", "offset": b"0", "queue": b"mail"}
     headers = [(f"headrace-origin-{name}", value) for name, value in origin.items()]
     now = broker.runtime.clock.now_ms()
-    dead.partitions[0].append(records.build([(now, b"k", b"%d" % number, headers) for number in range(count)]))
+    rows = [(now, b"k", b"%d" % number, headers) for number in range(count)]
+    dead.partitions[0].append(records.build(rows, compression=codec))
     while dead.partitions[0].high_watermark < count:
         await asyncio.sleep(0.001)
     return dead
@@ -82,3 +83,19 @@ async def test_what_is_written_meanwhile_does_not_undo_a_settlement(
 async def _snapshots(queues: Any) -> None:
     for shard in queues.state_writer.shards:
         await queues.state_writer.snapshot(shard)
+
+
+async def test_a_compressed_batch_is_unpacked_once(start_broker: Starting, monkeypatch: pytest.MonkeyPatch):
+    """Its letters are looked at some at a time, and all of them come from one unpacking."""
+    broker = await start_broker()
+    await letters(broker, 1_000, compression.ZSTD)
+    unpack, seen = compression.unpack, list[int]()
+
+    def unpacked(*given: Any) -> bytes:
+        seen.append(1)
+        return unpack(*given)
+
+    monkeypatch.setattr(compression, "unpack", unpacked)
+    step = await broker.redrive.step(Order(DEAD, dry_run=True))
+    assert [result.letter.offset for result in step.results] == list(range(1_000))
+    assert len(seen) == 1

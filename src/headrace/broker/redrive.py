@@ -240,19 +240,24 @@ class _Run:
             if batch is None or not header.record_count:
                 yield [], min(header.last_offset + 1, end)
                 continue
-            for first in range(0, header.record_count, TURN_RECORDS):
-                try:
-                    some = await self._broker.unpacking.read(records.parse, batch, first, TURN_RECORDS)
-                except AppendRefused as error:
-                    log.warning("skipped a batch", topic=self._topic.name, offset=header.base_offset, why=str(error))
-                    self._step.unreadable += header.record_count - first
-                    yield [], max(position, min(header.last_offset + 1, end))
-                    break
-                wanted = [record for record in some if position <= record[0] < end]
-                last = first + TURN_RECORDS >= header.record_count
-                after = header.last_offset + 1 if last else some[-1][0] + 1
-                yield wanted, max(position, min(after, end))
-                await asyncio.sleep(0)
+            reached = max(position, header.base_offset)
+            last = min(header.last_offset + 1, end)
+            try:
+                # Unpacked once, however many records it has.
+                picker = await self._broker.unpacking.read(records.Picker, batch)
+                while reached < last:
+                    wanted = list(range(reached, min(reached + TURN_RECORDS, last)))
+                    some = picker.pick(wanted, READ_BYTES, reading.SKIPPED_RECORDS, True)
+                    if picker.after <= wanted[-1]:
+                        # So far it is too much for one step, or the batch breaks here, which this raises.
+                        some += picker.pick(wanted, READ_BYTES, reading.SKIPPED_RECORDS, False)
+                    reached = max(reached, picker.after)
+                    yield some, max(position, min(reached, end))
+                    await asyncio.sleep(0)
+            except AppendRefused as error:
+                log.warning("skipped a batch", topic=self._topic.name, offset=header.base_offset, why=str(error))
+                self._step.unreadable += last - reached
+                yield [], max(position, last)
 
     async def _take(self, lane: int, record: Record) -> bool:
         """Look at one letter; False if it has to wait."""

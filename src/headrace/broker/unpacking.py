@@ -49,17 +49,6 @@ def packed_of(batch: Batch) -> Packed | None:
     return (codec, bytes(batch[HEADER_BYTES:])) if codec else None
 
 
-def is_large(packed: Packed) -> bool:
-    """Whether it unpacks to more than what the loop has time for."""
-    try:
-        decompress(*packed, INLINE_BYTES)
-    except UnpacksTooLarge:
-        return True
-    except HeadraceError:
-        return False
-    return False
-
-
 class Unpacker:
     """Large batches, unpacked off the loop."""
 
@@ -72,9 +61,20 @@ class Unpacker:
     async def read(self, kernel: Callable[..., T], batch: bytes, *more: object) -> T:
         """What a kernel makes of a batch and the bound on what that unpacks to; off the loop where it is large."""
         packed = packed_of(batch)
-        large = [packed] if packed is not None and is_large(packed) else []
-        async with self.ahead(large):
+        if packed is None or packed in AHEAD:
             return kernel(batch, self._max_bytes, *more)
+        try:
+            AHEAD[packed] = decompress(*packed, min(INLINE_BYTES, self._max_bytes))
+        except UnpacksTooLarge:
+            async with self.ahead([packed]):
+                return kernel(batch, self._max_bytes, *more)
+        except HeadraceError:
+            # The kernel will report what is wrong with it.
+            pass
+        try:
+            return kernel(batch, self._max_bytes, *more)
+        finally:
+            AHEAD.pop(packed, None)
 
     @asynccontextmanager
     async def ahead(self, large: Sequence[Packed]) -> AsyncIterator[None]:

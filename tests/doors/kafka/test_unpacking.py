@@ -14,9 +14,10 @@ from tests.broker.queues.stage import consume
 from tests.doors.kafka.wired import Wire, open_door, produce_fields
 from tests.waiting import until
 
-from headrace.broker.unpacking import INLINE_BYTES
+from headrace.broker.unpacking import INLINE_BYTES, Unpacker
 from headrace.format import compression, records
 from headrace.log.interface import Topic
+from headrace.runtime.offload import SystemOffload
 
 CODECS = [compression.GZIP, compression.SNAPPY, compression.LZ4, compression.ZSTD]
 LARGE = 8 * INLINE_BYTES
@@ -120,3 +121,11 @@ async def test_a_look_up_by_time(tmp_path: Path, unpacked: Unpacked) -> None:
         reply = await wire.ask("list_offsets", 7, topics=[{"name": "t", "partitions": [place]}], **asked)
         assert reply.topics[0].partitions[0].offset == 0
         assert len(unpacked.off) == 1
+
+
+@pytest.mark.parametrize("codec", CODECS)
+async def test_a_small_batch_is_unpacked_once(unpacked: Unpacked, codec: int) -> None:
+    unpacker = Unpacker(SystemOffload(asyncio.get_running_loop(), "."), 1 << 20)
+    ((_, _, key, value, _),) = await unpacker.read(records.parse, packed(codec, 1_000))
+    assert (key, value) == (b"k", bytes(1_000))
+    assert len(unpacked.inline) == 1
