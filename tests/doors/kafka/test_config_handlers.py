@@ -321,3 +321,10 @@ async def test_log_dirs(ask: Asking, version: int) -> None:
     assert (await ask("describe_log_dirs", version, topics=[])).results[0].topics == ()
     everything = (await ask("describe_log_dirs", version, topics=None)).results[0]
     assert [(topic.name, len(topic.partitions)) for topic in everything.topics] == [("t", 2)]
+
+
+async def test_the_level_of_the_logger_is_changed_elsewhere(ask: Asking) -> None:
+    resource = {"resource_type": 8, "resource_name": "1", "configs": [{"name": "root", "value": "DEBUG"}]}
+    reply = await ask("alter_configs", 2, resources=[resource], validate_only=False)
+    assert reply.responses[0].error_code is BAD_REQUEST
+    assert "PUT /config/log_level" in reply.responses[0].error_message

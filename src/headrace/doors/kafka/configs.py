@@ -279,7 +279,9 @@ async def alter(broker: Broker, resource: Any, change: Change, validate_only: bo
         await broker.dynamic.alter(Scope.GROUP, name, change, validate_only=validate_only)
     elif kind == Resource.BROKER_LOGGER:
         raise KafkaError(
-            ErrorCode.invalid_request, "the level of the logger is fixed while the broker runs: start it with log_level"
+            ErrorCode.invalid_request,
+            "the level of the logger cannot be changed over Kafka. Set log_level at the start, or by PUT "
+            "/config/log_level on the NSQ door's HTTP side.",
         )
     else:
         raise KafkaError(
