@@ -99,6 +99,10 @@ def test_a_command_gets_its_own_flags_and_the_job_the_rest(tmp_path: Path, monke
     assert ran.exit_code == 0
     source = {"topics": ["a", "b"], "pattern": "", "bootstrap": "", "data": "/d", "options": {}}
     assert told == [(Job("shout", "host:1", source, "local[2]", {"x": "y"}), "hey", True)]
+    backfill = ["--topics", "a", "--since", "@5", "--until", "@9", "--option", "timeout=3", "--json"]
+    assert CliRunner().invoke(app, backfill, catch_exceptions=False).exit_code == 0
+    assert told[1][0].source["options"] == {"timeout": "3", "startingTimestamp": "5", "endingTimestamp": "9"}
+    assert told[1][0].as_json
     path.write_text('[shout]\nloud = "yes"\n')
     with pytest.raises(HeadraceError, match=r"'loud'.*true or false"):
         CliRunner().invoke(app, ["--config", str(path)], catch_exceptions=False)
@@ -167,6 +171,10 @@ def test_what_is_missing_is_said_before_spark_is_started(
         (("sessions", "--to", "q"), "--checkpoint is missing. Give the folder"),
         (("sessions", "--to", "q", "--checkpoint", "c", "--every", "0s"), "cannot look every 0 seconds"),
         (("sessions", "--to", "q", "--checkpoint", "c", "--idle", "2d", "--forget", "1d"), "before it is idle"),
+        (("archive", "--to", "x", "--since", "yesterday"), "'yesterday' is not a position"),
+        (("archive", "--to", "x", "--until", "-1h", "--every", "5m"), "--until and --every exclude each other"),
+        (("logs", "--to", "x", "--since", "2026-01-02", "--until", "2026-01-01"), "--since must be before --until"),
+        (("sessions", "--to", "q", "--checkpoint", "c", "--until", "-1h"), "a stream has no end"),
         (("audit", "--judge", "luck"), "'luck' cannot be judged"),
         (("audit", "--max-loss", "some"), "some"),
         (("audit", "--since", "12"), "'12' is not a time"),

@@ -171,7 +171,7 @@ def audit(
         )
     if folder is not None:
         _write(report, folder)
-    if output == "json":
+    if job.as_json or output == "json":
         print(json.dumps(report.as_json()))
     else:
         show(report)

@@ -6,9 +6,11 @@ that all jobs have, and fills in the settings of a file.
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,6 +25,8 @@ from headrace.cli.pipeline import preflight
 from headrace.cli.pipeline.display import Display
 from headrace.cli.pipeline.failures import explain_errors
 from headrace.cli.pipeline.settings import merge_file
+from headrace.cli.positions import TIME_HELP, parse_time
+from headrace.errors import HeadraceError
 from headrace.targets import local_path
 
 if TYPE_CHECKING:
@@ -78,6 +82,21 @@ OPTIONS: Options = {
         ],
         "",
     ),
+    "as_json": (
+        Annotated[bool, typer.Option("--json", help="Print the result as JSON: the default of all jobs but audit.")],
+        False,
+    ),
+}
+# A backfill: the same range of records again, for jobs that have no such flags of their own.
+RANGE_OPTIONS: Options = {
+    "since": (
+        Annotated[str, typer.Option(metavar="TIME", help=f"Begin at the first record of this time: {TIME_HELP}.")],
+        "",
+    ),
+    "until": (
+        Annotated[str, typer.Option(metavar="TIME", help="End before the first record of this time, as --since.")],
+        "",
+    ),
 }
 
 
@@ -101,6 +120,7 @@ class Job:
     """The topics, as the jobs' functions take them: topics, pattern, bootstrap or data, options."""
     master: str
     conf: Mapping[str, str]
+    as_json: bool = False
 
     @contextmanager
     def start(
@@ -148,8 +168,9 @@ def _stop(spark: SparkSession) -> None:
 def job(command: Callable[..., None]) -> Callable[..., None]:
     """Make a command of a job: with the flags of all jobs, and with the settings of a file."""
     name = command.__name__
+    has_range = "since" in inspect.signature(command).parameters
 
-    def run(config: str, **flags: Any) -> None:
+    def run(config: str, as_json: bool, **flags: Any) -> None:
         flags = {flag: [] if value is None else value for flag, value in flags.items()}
         settings = merge_file(flags, config, name)
         data = settings.pop("data")
@@ -162,10 +183,24 @@ def job(command: Callable[..., None]) -> Callable[..., None]:
             "data": data,
             "options": assignments(settings.pop("option"), "--option"),
         }
+        if not has_range:
+            source["options"] |= _range(settings.pop("since"), settings.pop("until"), settings.get("every", ""))
         conf = assignments(settings.pop("conf"), "--conf")
-        command(Job(name, bootstrap, source, settings.pop("master") or "local[*]", conf), **settings)
+        command(Job(name, bootstrap, source, settings.pop("master") or "local[*]", conf, as_json), **settings)
 
-    return add_options(command, run, OPTIONS, ["job"])
+    return add_options(command, run, OPTIONS if has_range else {**OPTIONS, **RANGE_OPTIONS}, ["job"])
+
+
+def _range(since: str, until: str, every: str) -> dict[str, str]:
+    """The source's options for records of some time."""
+    if until and every:
+        raise HeadraceError("--until and --every exclude each other. A job that keeps running has no end.")
+    now = time.time_ns() // 1_000_000
+    begin, end = (parse_time(text, now) if text else None for text in (since, until))
+    if begin is not None and end is not None and begin >= end:
+        raise HeadraceError(f"--since must be before --until (got {since} and {until})")
+    times = {"startingTimestamp": begin, "endingTimestamp": end}
+    return {name: str(value) for name, value in times.items() if value is not None}
 
 
 def split(text: str) -> list[str]:
