@@ -24,6 +24,7 @@ from headrace.broker.deliveries import (
     TOUCHED,
     Deliveries,
 )
+from headrace.broker.internal import is_internal
 from headrace.broker.queues.delivery import Claimed, Feed, Rules, claim
 from headrace.broker.queues.ledger import Ledger
 from headrace.config import Config
@@ -236,7 +237,7 @@ async def test_the_topic_is_taken_up_after_a_restart(start_broker: Starting):
         deliveries.note(queue(), FINISHED, 0, [(0, 0)])
         await deliveries.stop()
     assert broker.topics.all[TOPIC].partitions[0].end == 2
-    assert broker.topics.is_internal(TOPIC)
+    assert is_internal(TOPIC)
 
 
 async def test_what_was_delivered_and_finished_by_attempt(broker: Broker):

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from headrace.broker.broker import Broker
+from headrace.broker.internal import is_internal
 from headrace.broker.topics import Complete, check_name
 from headrace.errors import (
     InvalidPartitions,
@@ -88,7 +89,7 @@ async def test_reserved_names(broker: Broker) -> None:
         with pytest.raises(UnknownTopic):
             await broker.topics.ensure(name)
     made = await broker.topics.create("__consumer_offsets", 2, {"cleanup.policy": "compact"}, internal=True)
-    assert broker.topics.is_internal(made.name)
+    assert is_internal(made.name)
     assert await broker.topics.ensure(made.name) is made
 
 

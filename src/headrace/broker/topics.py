@@ -142,14 +142,17 @@ class Topics:
         """The topic of that name."""
         return self._log.topics.get(name)
 
+    def existing(self, name: str) -> Topic:
+        """The topic of that name. Raises UnknownTopic."""
+        topic = self._log.topics.get(name)
+        if topic is None:
+            raise UnknownTopic(f"there is no topic '{name}'")
+        return topic
+
     @property
     def all(self) -> Mapping[str, Topic]:
         """Every topic, by name."""
         return self._log.topics
-
-    def is_internal(self, name: str) -> bool:
-        """Whether the topic is the broker's own."""
-        return is_internal(name)
 
     def check_new(
         self, name: str, partitions: int = -1, config: Mapping[str, str] | None = None, internal: bool = False
@@ -241,7 +244,7 @@ class Topics:
         """Drop a topic and its data; with `only`, unless the name means another topic by now. Raises UnknownTopic or
         InvalidTopic."""
         async with self._turns.of(_collision_key(name)):
-            topic = self._existing(name)
+            topic = self.existing(name)
             if not internal:
                 check_change(name, "deleted")
             if only is not None and topic is not only:
@@ -254,7 +257,7 @@ class Topics:
 
     def check_growth(self, name: str, count: int) -> Topic:
         """Judge a growth to `count` partitions; the topic. Raises what `grow` would."""
-        topic = self._existing(name)
+        topic = self.existing(name)
         check_change(name, "given more partitions")
         now = len(topic.partitions)
         if count == now:
@@ -319,7 +322,7 @@ class Topics:
     def check_config(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> dict[str, str]:
         """Judge a change of settings; the topic's own as they would be stored. Raises what `alter_config` would."""
         check_name(name)
-        topic = self._existing(name)
+        topic = self.existing(name)
         cleaned = {key: topic_config.clean(key, value) for key, value in change(topic.config).items()}
         own.check_config(name, topic.config, cleaned)
         settings = self._settings(name, cleaned)
@@ -343,12 +346,6 @@ class Topics:
         """Call the listeners of topics: something about one has changed."""
         for call in self.changed:
             call(topic)
-
-    def _existing(self, name: str) -> Topic:
-        topic = self._log.topics.get(name)
-        if topic is None:
-            raise UnknownTopic(f"there is no topic '{name}'")
-        return topic
 
     def _collision(self, name: str) -> str | None:
         if "." not in name and "_" not in name:

@@ -15,6 +15,7 @@ from tests.doors.kafka.test_config_handlers import APPEND, BROKER, DELETE, SET, 
 from tests.doors.kafka.test_consumer_group_handlers import joins
 
 from headrace.broker.dynamic_config import GROUPS_MAX, Scope
+from headrace.broker.internal import is_internal
 from headrace.errors import InvalidGroupConfig
 from headrace.log.native import NativeLog
 
@@ -171,7 +172,7 @@ async def test_topics_that_change_meanwhile_follow_too(ask: Asking) -> None:
     )
     assert "t50" not in topics.all
     for name, topic in topics.all.items():
-        if not topics.is_internal(name):
+        if not is_internal(name):
             expected = 7_000 if name.startswith("t") else 604_800_000
             assert (topic.settings.retention_ms, topic.settings.segment_ms) == (5_000, expected), name
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.broker import Broker
 from headrace.broker.groups import Commit
-from headrace.doors.kafka.errors import KafkaError
-from headrace.errors import PartitionOffline, UnknownTopic
+from headrace.broker.internal import is_internal
+from headrace.broker.topics import check_name
+from headrace.doors.kafka.errors import KafkaError, error_code
+from headrace.errors import HeadraceError, PartitionOffline, UnknownTopic
 from headrace.log.interface import Partition, Topic
 
 # The client did not ask for the operations that it may do.
@@ -34,6 +37,41 @@ def describe(partition: Partition, node_id: int) -> dict[str, Any]:
         "eligible_leader_replicas": (),
         "last_known_elr": (),
         "offline_replicas": here if offline else (),
+    }
+
+
+def describe_topic(
+    broker: Broker, topic: Topic, operations: int, partitions: Sequence[Partition] | None = None
+) -> dict[str, Any]:
+    """One topic of a Metadata or DescribeTopicPartitions reply, with all its partitions or some."""
+    listed = topic.partitions if partitions is None else partitions
+    return {
+        "error_code": ErrorCode.none,
+        "name": topic.name,
+        "topic_id": topic.id,
+        "is_internal": is_internal(topic.name),
+        "partitions": [describe(partition, broker.node_id) for partition in listed],
+        "topic_authorized_operations": operations,
+    }
+
+
+def refuse_topic(
+    reason: ErrorCode | BaseException | None, name: str | None, operations: int, topic_id: UUID | None = None
+) -> dict[str, Any]:
+    """The same for one that is refused; without a reason, because there is no such topic."""
+    if reason is None:
+        try:
+            check_name(name or "")
+            reason = ErrorCode.unknown_topic_or_partition
+        except HeadraceError as error:
+            reason = error
+    return {
+        "error_code": error_code(reason) if isinstance(reason, BaseException) else reason,
+        "name": name,
+        "topic_id": topic_id,
+        "is_internal": is_internal(name or ""),
+        "partitions": (),
+        "topic_authorized_operations": operations,
     }
 
 

@@ -13,14 +13,16 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.topics import check_name
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.codec import encode_in_turns
-from headrace.doors.kafka.errors import error_code
-from headrace.doors.kafka.partitions import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS, describe
-from headrace.errors import HeadraceError, UnknownTopic
+from headrace.doors.kafka.partitions import (
+    CLUSTER_OPERATIONS,
+    NOT_ASKED,
+    TOPIC_OPERATIONS,
+    describe_topic,
+    refuse_topic,
+)
 from headrace.format.schema import Encoded
-from headrace.log.interface import Topic
 
 _TOPIC_ID_FROM = 12
 
@@ -50,7 +52,9 @@ async def _all(call: Call, operations: int) -> Encoded:
     """Every topic, some at a time: there may be tens of thousands."""
     topics = list(call.broker.topics.all.values())
     described = (
-        (1 + len(topic.partitions), _describe(call, topic, operations)) for topic in topics if not topic.deleted
+        (1 + len(topic.partitions), describe_topic(call.broker, topic, operations))
+        for topic in topics
+        if not topic.deleted
     )
     return await encode_in_turns(call.api_key, call.version, "topics", described)
 
@@ -63,7 +67,7 @@ def _refuses(version: int, topic: Any) -> bool:
 def _refused(asked: Any) -> dict[str, Any]:
     """The reply to a request that makes no sense as a whole."""
     topics = [
-        _failed(ErrorCode.invalid_request, topic.name or "", getattr(topic, "topic_id", None), False, NOT_ASKED)
+        refuse_topic(ErrorCode.invalid_request, topic.name or "", NOT_ASKED, getattr(topic, "topic_id", None))
         for topic in asked
     ]
     return {"brokers": [], "cluster_id": None, "controller_id": -1, "topics": topics}
@@ -84,46 +88,14 @@ async def _ask(call: Call, asked: Any, may_create: bool, operations: int) -> lis
     for topic_id in ids:
         topic = call.broker.log.topics.by_id.get(topic_id)
         if topic is None:
-            found.append(_failed(ErrorCode.unknown_topic_id, None, topic_id, False, operations))
+            found.append(refuse_topic(ErrorCode.unknown_topic_id, None, operations, topic_id))
         else:
-            found.append(_describe(call, topic, operations))
+            found.append(describe_topic(call.broker, topic, operations))
             names.pop(topic.name, None)
     for name in names:
         topic = topics.get(name)
         if topic is None:
-            code = error_code(failures.get(name) or _why_missing(name))
-            found.append(_failed(code, name, None, topics.is_internal(name), operations))
+            found.append(refuse_topic(failures.get(name), name, operations))
         else:
-            found.append(_describe(call, topic, operations))
+            found.append(describe_topic(call.broker, topic, operations))
     return found
-
-
-def _why_missing(name: str) -> HeadraceError:
-    try:
-        check_name(name)
-    except HeadraceError as error:
-        return error
-    return UnknownTopic(f"there is no topic '{name}'")
-
-
-def _describe(call: Call, topic: Topic, operations: int) -> dict[str, Any]:
-    node_id = call.broker.node_id
-    return {
-        "error_code": ErrorCode.none,
-        "name": topic.name,
-        "topic_id": topic.id,
-        "is_internal": call.broker.topics.is_internal(topic.name),
-        "partitions": [describe(partition, node_id) for partition in topic.partitions],
-        "topic_authorized_operations": operations,
-    }
-
-
-def _failed(code: ErrorCode, name: str | None, topic_id: Any, internal: bool, operations: int) -> dict[str, Any]:
-    return {
-        "error_code": code,
-        "name": name,
-        "topic_id": topic_id,
-        "is_internal": internal,
-        "partitions": (),
-        "topic_authorized_operations": operations,
-    }

@@ -24,7 +24,7 @@ from headrace.doors.kafka.configs import (
     topic_entries,
 )
 from headrace.doors.kafka.errors import KafkaError, error_code
-from headrace.errors import HeadraceError, UnknownTopic
+from headrace.errors import HeadraceError
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
@@ -51,10 +51,7 @@ def _entries(call: Call, resource: Any) -> list[dict[str, Any]]:
     keys = resource.configuration_keys or None
     if resource.resource_type == Resource.TOPIC:
         check_name(name)
-        topic = broker.topics.get(name)
-        if topic is None:
-            raise UnknownTopic(f"there is no topic '{name}'")
-        return topic_entries(topic.config, broker.config, dynamic_of(broker), keys)
+        return topic_entries(broker.topics.existing(name).config, broker.config, dynamic_of(broker), keys)
     if resource.resource_type == Resource.GROUP:
         if not name:
             raise KafkaError(ErrorCode.invalid_request, "a group needs a name, and the empty string is none")

@@ -11,11 +11,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.topics import check_name
 from headrace.doors.kafka.call import Call
-from headrace.doors.kafka.errors import error_code
-from headrace.doors.kafka.partitions import NOT_ASKED, TOPIC_OPERATIONS, describe
-from headrace.errors import HeadraceError, UnknownTopic
+from headrace.doors.kafka.partitions import NOT_ASKED, TOPIC_OPERATIONS, describe_topic, refuse_topic
 
 PARTITIONS_MAX = 2_000
 
@@ -34,21 +31,12 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
     for name in names:
         topic = topics.get(name)
         if topic is None:
-            described.append(_missing(name, topics.is_internal(name)))
+            described.append(refuse_topic(None, name, TOPIC_OPERATIONS))
             continue
         if left == 0:
             return {"topics": described, "next_cursor": {"topic_name": name, "partition_index": 0}}
         page = topic.partitions[first : first + left]
-        described.append(
-            {
-                "error_code": ErrorCode.none,
-                "name": name,
-                "topic_id": topic.id,
-                "is_internal": topics.is_internal(name),
-                "partitions": [describe(partition, call.broker.node_id) for partition in page],
-                "topic_authorized_operations": TOPIC_OPERATIONS,
-            }
-        )
+        described.append(describe_topic(call.broker, topic, TOPIC_OPERATIONS, page))
         left -= len(page)
         reached = first + len(page)
         if reached < len(topic.partitions):
@@ -57,31 +45,8 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
     return {"topics": described, "next_cursor": None}
 
 
-def _missing(name: str, internal: bool) -> dict[str, Any]:
-    try:
-        check_name(name)
-        error: HeadraceError = UnknownTopic(f"there is no topic '{name}'")
-    except HeadraceError as invalid:
-        error = invalid
-    return {
-        "error_code": error_code(error),
-        "name": name,
-        "is_internal": internal,
-        "partitions": (),
-        "topic_authorized_operations": TOPIC_OPERATIONS,
-    }
-
-
 def _refused(request: Any) -> dict[str, Any]:
     return {
-        "topics": [
-            {
-                "error_code": ErrorCode.invalid_request,
-                "name": topic.name,
-                "partitions": (),
-                "topic_authorized_operations": NOT_ASKED,
-            }
-            for topic in request.topics
-        ],
+        "topics": [refuse_topic(ErrorCode.invalid_request, topic.name, NOT_ASKED) for topic in request.topics],
         "next_cursor": None,
     }

@@ -7,7 +7,6 @@ from typing import Any
 from headrace.broker.broker import Broker
 from headrace.broker.prepared import Check, PreparedStatus, State
 from headrace.doors.http.api.fields import Fields
-from headrace.doors.http.api.handlers.queues import find_topic
 from headrace.doors.http.api.message_fields import bytes_of, headers_of, put_message
 from headrace.doors.http.api.responses import Answer, Names, json_response
 from headrace.doors.http.server.messages import Request
@@ -70,7 +69,7 @@ async def list_half(broker: Broker, request: Request, names: Names) -> Answer:
     fields.end()
     standings = await broker.prepared.list(topic, group, limit, after)
     if topic and not standings:
-        find_topic(broker, topic)
+        broker.topics.existing(topic)
     return {
         "half": [_standing(each) for each in standings],
         "next": standings[-1].id if len(standings) == limit else None,

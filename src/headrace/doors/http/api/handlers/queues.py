@@ -17,9 +17,9 @@ from headrace.doors.http.api.fields import Fields
 from headrace.doors.http.api.message_fields import put_message
 from headrace.doors.http.api.responses import PAGE_BYTES, Answer, Names, Page, json_response
 from headrace.doors.http.server.messages import HttpError, Request
-from headrace.errors import InvalidTopic, PartitionOffline, UnknownQueue, UnknownTopic
+from headrace.errors import InvalidTopic, PartitionOffline, UnknownQueue
 from headrace.format.headers import PARKED_FROM
-from headrace.log.interface import EARLIEST, LATEST, Topic
+from headrace.log.interface import EARLIEST, LATEST
 
 PEEK_DEFAULT = 10
 PEEK_MAX = 1_000
@@ -35,7 +35,7 @@ async def list_queues(broker: Broker, request: Request, names: Names) -> Answer:
 async def list_queues_of_topic(broker: Broker, request: Request, names: Names) -> Answer:
     """GET /v1/topics/{topic}/queues"""
     Fields.of_query(request).end()
-    topic = find_topic(broker, names["topic"])
+    topic = broker.topics.existing(names["topic"])
     return {"queues": await summaries(broker, broker.queues.of(topic.name).values())}
 
 
@@ -54,7 +54,7 @@ async def create_queue(broker: Broker, request: Request, names: Names) -> Answer
     start, start_ms = _position(begin)
     # Judged before anything is made, by what a new queue has.
     check_settings(QueueSettings(timeout_ms=broker.config.queue_timeout_ms).changed(settings))
-    topic = find_topic(broker, names["topic"])
+    topic = broker.topics.existing(names["topic"])
     name = names["queue"]
     if is_internal(topic.name) and topic.name != DELIVERIES:
         raise InvalidTopic(f"the topic {topic.name!r} is the broker's own, and has no queues")
@@ -134,16 +134,9 @@ def _position_after(given: str) -> tuple[int, int] | None:
         raise bad_request(f"from is {given!r}: send `next` as it came") from None
 
 
-def find_topic(broker: Broker, name: str) -> Topic:
-    topic = broker.topics.get(name)
-    if topic is None:
-        raise UnknownTopic(f"there is no topic {name!r}")
-    return topic
-
-
 async def open_queue(broker: Broker, names: Names) -> Queue:
     """The queue, with figures that can be believed: after a start nothing is known of a topic that is not in use."""
-    topic = find_topic(broker, names["topic"])
+    topic = broker.topics.existing(names["topic"])
     queue = broker.queues.get(topic.name, names["queue"])
     if queue is None:
         raise UnknownQueue(f"the topic {topic.name!r} has no queue {names['queue']!r}")

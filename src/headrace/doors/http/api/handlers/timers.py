@@ -9,7 +9,6 @@ from headrace.broker.timer import Pending
 from headrace.broker.timer.pending import parse_id
 from headrace.doors.http.api.errors import bad_request
 from headrace.doors.http.api.fields import Fields
-from headrace.doors.http.api.handlers.queues import find_topic
 from headrace.doors.http.api.message_fields import put_bytes
 from headrace.doors.http.api.responses import Answer, Names
 from headrace.doors.http.server.messages import HttpError, Request
@@ -26,7 +25,7 @@ async def list_timers(broker: Broker, request: Request, names: Names) -> Answer:
     after = fields.text("after")
     fields.end()
     if topic:
-        find_topic(broker, topic)
+        broker.topics.existing(topic)
     if after and parse_id(after) is None:
         raise bad_request(f"after is {after!r}, which is no id: send `next` as it came")
     pending = await broker.timer.list(topic or None, limit, after)
