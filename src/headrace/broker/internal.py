@@ -27,6 +27,16 @@ PARKED = "__parked-"
 # Kafka keeps this one for its controllers; tools that meet a topic of that name take it for theirs.
 CLUSTER_METADATA = "__cluster_metadata"
 
+# The settings of a topic that a part of the broker keeps state in: that part trims it, and nothing else does.
+STATE_CONFIG: Mapping[str, str] = {
+    "cleanup.policy": "delete",
+    "durability": "sync",
+    "max.message.bytes": str((1 << 31) - 1),
+    "retention.bytes": "-1",
+    "retention.ms": "-1",
+    "segment.bytes": str(16 << 20),
+}
+
 # As `headrace.sdk.registry` has them: keys are JSON arrays of a kind and so many parts in all, values JSON objects.
 REGISTRY = "headrace-apps"
 REGISTRY_CONFIG: Mapping[str, str] = {

@@ -15,6 +15,7 @@ from struct import Struct
 
 from headrace.broker.deduplication.ids import Claim
 from headrace.broker.deduplication.window import Window
+from headrace.broker.internal import STATE_CONFIG
 from headrace.broker.reading import read
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.store import StateTopic
@@ -26,15 +27,7 @@ from headrace.runtime import Runtime
 
 TOPIC = "__deduplication"
 PARTITIONS = 8
-TOPIC_CONFIG = {
-    "cleanup.policy": "delete",
-    "durability": "sync",
-    "max.message.bytes": str((1 << 31) - 1),
-    # It is trimmed by the windows of topics, and by nothing else.
-    "retention.bytes": "-1",
-    "retention.ms": "-1",
-    "segment.bytes": str(16 << 20),
-}
+TOPIC_CONFIG = dict(STATE_CONFIG)
 # What is read of it at once, and the ids that are then taken at once: about as many microseconds of the loop.
 CHUNK_BYTES = 65_536
 STEP_IDS = 500

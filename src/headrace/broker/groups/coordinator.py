@@ -169,14 +169,9 @@ class GroupCoordinator:
         if len(group_id) > NAME_CHARACTERS_MAX:
             return [Problem.INVALID_GROUP_ID] * len(commits)
         try:
-            shard = await self._shards.for_change(group_id)
+            shard, group = await self._group_of_commit(group_id, committer, Problem.GROUP_ID_NOT_FOUND)
         except GroupError as refusal:
             return [refusal.problem] * len(commits)
-        group = shard.groups.get(group_id)
-        if group is None:
-            if committer.generation >= 0:
-                return [Problem.GROUP_ID_NOT_FOUND] * len(commits)
-            group = shard.make(group_id)
         expire_ms = NO_EXPIRY if retention_ms < 0 else self.now_ms() + retention_ms
         answers, taken = self._take(commits, group.judge_commits(commits, committer), expire_ms)
         if taken:
@@ -184,6 +179,15 @@ class GroupCoordinator:
             answers = [problem if each is Problem.NONE else each for each in answers]
         shard.drop_if_void(group)
         return answers
+
+    async def _group_of_commit(self, group_id: str, committer: Committer, unknown: Problem) -> tuple[Shard, AnyGroup]:
+        """The group that offsets are committed for, made if it is missing and no member of it commits. Raises
+        GroupError."""
+        shard = await self._shards.for_change(group_id)
+        group = shard.groups.get(group_id)
+        if group is None and committer.generation >= 0:
+            raise GroupError(unknown)
+        return shard, group or shard.make(group_id)
 
     def _take(
         self, commits: Sequence[Commit], problems: Sequence[Problem], expire_ms: int
@@ -229,14 +233,9 @@ class GroupCoordinator:
         """TxnOffsetCommit: offsets that count once the producer's transaction commits; the answer to each, once all
         that are taken are durable. `append` puts them into the group's partition, or raises why it does not."""
         try:
-            shard = await self._shards.for_change(group_id)
+            shard, group = await self._group_of_commit(group_id, committer, Problem.ILLEGAL_GENERATION)
         except GroupError as refusal:
             return [refusal.problem] * len(commits)
-        group = shard.groups.get(group_id)
-        if group is None:
-            if committer.generation >= 0:
-                return [Problem.ILLEGAL_GENERATION] * len(commits)
-            group = shard.make(group_id)
         problems = [Problem.NONE] * len(commits)
         if committer.is_member:
             problems = [

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from headrace.broker.durable import durable
+from headrace.broker.internal import STATE_CONFIG
 from headrace.broker.prepared import entries
 from headrace.broker.prepared.entries import TOPIC, Decided, Message, Prepared
 from headrace.broker.prepared.table import Pending, Table
@@ -23,14 +24,7 @@ from headrace.log.interface import Partition, Topic, Write
 from headrace.log.local import LocalLog
 from headrace.runtime import Runtime
 
-TOPIC_CONFIG = {
-    "cleanup.policy": "delete",
-    "durability": "sync",
-    "max.message.bytes": str((1 << 31) - 1),
-    "retention.bytes": "-1",
-    "retention.ms": "-1",
-    "segment.bytes": str(16 << 20),
-}
+TOPIC_CONFIG = dict(STATE_CONFIG)
 
 
 class Store:

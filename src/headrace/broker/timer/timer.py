@@ -14,6 +14,7 @@ from typing import Any
 
 import structlog
 
+from headrace.broker.internal import STATE_CONFIG
 from headrace.broker.loading import SharedLoad
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.timer import wheel as kernel
@@ -36,13 +37,9 @@ log = structlog.get_logger("headrace.timer")
 
 TOPIC = "__timers"
 TOPIC_CONFIG = {
-    "cleanup.policy": "delete",
-    "durability": "sync",
-    "max.message.bytes": str((1 << 31) - 1),
-    # The time of a record is when it is due, and no time makes a bucket's log go but an emptied bucket.
+    **STATE_CONFIG,
+    # The time of a record is when it is due.
     "message.timestamp.after.max.ms": str((1 << 63) - 1),
-    "retention.bytes": "-1",
-    "retention.ms": "-1",
     "segment.bytes": str(64 << 20),
 }
 # Buckets that are taken up at the same time after a start.

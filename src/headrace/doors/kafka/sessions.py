@@ -81,17 +81,6 @@ class Session:
         self.used = used
         self.partitions: OrderedDict[tuple[bytes, int], FetchPartition] = OrderedDict()
 
-    def update(self, entries: list[FetchPartition], forgotten: list[tuple[bytes, int]]) -> None:
-        """Take a request's changes."""
-        for entry in entries:
-            known = self.partitions.get((entry.key, entry.index))
-            if known is None:
-                self.partitions[entry.key, entry.index] = entry
-            else:
-                known.move(entry)
-        for which in forgotten:
-            self.partitions.pop(which, None)
-
     def rotate(self, entry: FetchPartition) -> None:
         """The partition gave records: the others come first next time."""
         which = (entry.key, entry.index)
@@ -138,7 +127,12 @@ class Sessions:
     def update(self, session: Session, entries: list[FetchPartition], forgotten: list[tuple[bytes, int]]) -> bool:
         """Take a request's changes. False: there is no room for them, and the session is forgotten."""
         before = len(session.partitions)
-        session.update(entries, forgotten)
+        for entry in entries:
+            known = session.partitions.setdefault((entry.key, entry.index), entry)
+            if known is not entry:
+                known.move(entry)
+        for which in forgotten:
+            session.partitions.pop(which, None)
         self.partitions += len(session.partitions) - before
         if self.partitions > PARTITIONS_MAX and len(session.partitions) > before:
             self.close(session.id)
