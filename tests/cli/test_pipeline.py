@@ -286,6 +286,9 @@ def test_a_file_url_is_the_folder_that_it_names(
     monkeypatch.setattr("headrace.cli.pipeline.job.stop_on_signals", Event)
     monkeypatch.setattr(preflight, "check_java", lambda *_: None)
     monkeypatch.setattr("headrace.pipeline.jobs.rounds.on_spark", lambda _, work, tasks: [work(each) for each in tasks])
+    from tests.pipeline.jobs.log_batches import HereJob
+
+    monkeypatch.setattr(sys.modules["headrace.pipeline.jobs.logs.job"], "LogJob", HereJob)
     folder = tmp_path / "out 100%"
     ran = CliRunner().invoke(
         pipeline.app, [job, "--topics", "events", "--bootstrap", headrace_broker.kafka, "--to", folder.as_uri()]

@@ -15,7 +15,6 @@ import pyarrow as pa
 from tests.pipeline.micro_batches import Query
 
 from headrace.pipeline.arrow_schema import clip_times
-from headrace.pipeline.jobs.logs.job import LogJob, line_format, windows_of
 from headrace.pipeline.options import SourceOptions, parse
 from headrace.pipeline.origin import Range
 from headrace.pipeline.range_reader import read_range
@@ -93,13 +92,13 @@ def test_a_time_beyond_the_calendar_ends_neither_a_query_nor_an_archive(
 
 
 def test_lines_with_such_times_are_broken_and_counted(topics: Topics, tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    from tests.pipeline.jobs.log_batches import job_of
+
     topic = topics.create(1, **AHEAD)
     for time in (NOW, MICROS, NANOS):
         topics.fill(topic, [b"level=info msg=hello"], timestamp=time)
-    lines = line_format("auto", "", {}, "ms", 3_600)
-    run = lambda work, tasks: [work(each) for each in tasks]  # noqa: E731
-    with LogJob(source(topics, topic), tmp_path / "out", lines, windows_of(60, 60), run) as job:
-        done = job.run(None, lambda _: None, Event())
+    done = job_of(topics.address, topic, tmp_path / "out").run(None, lambda _: None, Event())
     assert (done.rows, done.parsed, done.broken) == (3, 1, 2)
 
 

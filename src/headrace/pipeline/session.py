@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
@@ -42,7 +43,6 @@ def session(name: str, master: str, conf: Mapping[str, str] | None = None) -> Sp
             os.environ["PYSPARK_PYTHON"] = interpreter()
         builder = builder.master(master)
         settings |= {
-            "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
             "spark.log.level": "ERROR",
         }
@@ -59,16 +59,19 @@ def session(name: str, master: str, conf: Mapping[str, str] | None = None) -> Sp
         raise SparkMissing(f"{master} needs more: pip install 'headrace[connect]' ({error})") from None
 
 
-def sibling_session(spark: SparkSession, conf: Mapping[str, str] | None = None) -> SparkSession:
-    """A session beside the given one, with settings of its own; behind a Connect server, the given one. Unless that
-    is configured, a shuffle has as many partitions as tasks run at once: Spark's 200 are for clusters."""
+def sibling_session(
+    spark: SparkSession, conf: Mapping[str, str] | None = None, partitions: int | None = None
+) -> SparkSession:
+    """A session beside the given one, with settings of its own; behind a Connect server, the given one. A shuffle has
+    so many `partitions`, or, where neither this nor the context configures it, as many as tasks run at once: Spark's
+    200 are for clusters."""
     settings = dict(conf or {})
     own = spark
-    if not type(spark).__module__.startswith("pyspark.sql.connect"):
+    if not is_connect(spark):
         own = spark.newSession()
         context = spark.sparkContext
-        if context.getConf().get(SHUFFLE_PARTITIONS) is None:
-            settings[SHUFFLE_PARTITIONS] = str(max(2, context.defaultParallelism))
+        if partitions is not None or context.getConf().get(SHUFFLE_PARTITIONS) is None:
+            settings[SHUFFLE_PARTITIONS] = str(partitions or max(2, context.defaultParallelism))
         if spark.getActiveSession() is None:
             # Spark asks the active session of a thread whether there is a source, and only the first thread has one.
             assert spark._jvm is not None
@@ -76,6 +79,30 @@ def sibling_session(spark: SparkSession, conf: Mapping[str, str] | None = None) 
     for key, value in settings.items():
         own.conf.set(key, value)
     return own
+
+
+@contextmanager
+def active_session(spark: SparkSession) -> Iterator[None]:
+    """The session that Spark takes for this thread's; behind a Connect server, each call names its own."""
+    if is_connect(spark):
+        yield
+        return
+    assert spark._jvm is not None
+    sessions = spark._jvm.SparkSession
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Whether this session is that of a Spark Connect server."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def is_remote(master: str) -> bool:

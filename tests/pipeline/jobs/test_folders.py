@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from headrace.errors import HeadraceError
-from headrace.pipeline.jobs.folders import ARCHIVE, LOGS, PLAN, REPLAY, STATE, check_folder, take_checkpoint
+from headrace.pipeline.jobs.folders import ARCHIVE, LOGS, LOGS_SETTINGS, PLAN, REPLAY, check_folder, take_checkpoint
 from headrace.pipeline.jobs.publishing import Publisher
 from headrace.pipeline.jobs.rounds import connection, refuse_loop
 from headrace.pipeline.manifest import Manifest
@@ -29,7 +29,7 @@ def committed(root: Path) -> Path:
 
 def test_a_folder_of_another_job_is_refused(tmp_path: Path) -> None:
     archive, logs, replay = (committed(tmp_path / name) for name in (ARCHIVE, LOGS, REPLAY))
-    (logs / STATE).mkdir()
+    (logs / LOGS_SETTINGS).touch()
     (replay / PLAN).touch()
     for root in (archive, logs, replay):
         for job in (ARCHIVE, LOGS, REPLAY):

@@ -1,4 +1,4 @@
-"""The rounds and commits of `logs`, with tasks that run here instead of on Spark."""
+"""The batches of `logs`, with a query that runs here instead of on Spark."""
 
 from __future__ import annotations
 
@@ -18,22 +18,25 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.pipeline.jobs.dying_logs import BEFORE, BEHIND, WITHIN, job_of
+from tests.pipeline.jobs.dying_logs import BEFORE, BEHIND, WITHIN
 from tests.pipeline.test_sink import contents
 from tests.pipeline.topics import Topics
 
 pa = pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
 
 import numpy as np  # noqa: E402 -- comes with pyarrow
 import pyarrow.parquet as pq  # noqa: E402
+from tests.pipeline.jobs.log_batches import job_of  # noqa: E402
 
 import headrace  # noqa: E402
-from headrace.pipeline import manifest  # noqa: E402
-from headrace.pipeline.jobs import rounds  # noqa: E402
-from headrace.pipeline.jobs.logs import job, windows  # noqa: E402
-from headrace.pipeline.jobs.logs.counting import NEVER, Windows  # noqa: E402
+from headrace.errors import HeadraceError  # noqa: E402
+from headrace.pipeline.jobs.logs import counts, result_sink, results_folder  # noqa: E402
+from headrace.pipeline.jobs.logs.counts import NEVER, Windows  # noqa: E402
 from headrace.pipeline.jobs.logs.fields import Fields  # noqa: E402
 from headrace.pipeline.jobs.logs.job import Logs  # noqa: E402
+from headrace.pipeline.jobs.logs.lines import LineFormat  # noqa: E402
+from headrace.pipeline.manifest import ArchiveInUse  # noqa: E402
 from headrace.pipeline.options import InvalidOption  # noqa: E402
 
 NOON = 1_704_110_400_000  # 2024-01-01 12:00 UTC
@@ -50,9 +53,8 @@ def line(ms: int, service: str = "api", level: str = "info", **more: object) -> 
     return json.dumps({"ts": NOON + ms, "service": service, "level": level, **more}).encode()
 
 
-def drain(topics: Topics, root: Path, topic: str, keep_open: bool = False, **options: Any) -> Logs:
-    with job_of(topics.address, topic, root, **options) as running:
-        return running.run(None, lambda _: None, Event(), keep_open=keep_open)
+def drain(topics: Topics, root: Path, topic: str, **options: Any) -> Logs:
+    return job_of(topics.address, topic, root, **options).run(None, lambda _: None, Event())
 
 
 def found(root: Path) -> dict[tuple[int, str], dict[str, Any]]:
@@ -150,19 +152,18 @@ def test_a_job_that_goes_on_does_not_wait_for_silent_partitions(topics: Topics, 
         if done.windows or len(seen) > 100:
             stop.set()
 
-    with job_of(topics.address, topic, root, idle=0.3) as running:
-        done = running.run(0.05, look, stop)
+    done = job_of(topics.address, topic, root, idle=0.3).run(0.05, look, stop)
     assert seen[0] == 0
     assert {place: row["lines"] for place, row in found(root).items()} == {(0, "api"): 2}
     assert done.open == 1
 
 
-def made(seed: int, count: int) -> list[bytes]:
-    """Lines that go on in time, some of them broken and some behind the others."""
+def made(seed: int, count: int, behind: int = 0) -> list[bytes]:
+    """Lines that go on in time, some of them broken and some behind the others; all of them so many milliseconds."""
     chance = random.Random(seed)
     lines = []
     for number in range(count):
-        ms = number * 10 * MINUTE // count - (chance.randrange(4 * MINUTE) if chance.random() < 0.2 else 0)
+        ms = number * 10 * MINUTE // count - behind - (chance.randrange(4 * MINUTE) if chance.random() < 0.2 else 0)
         level = chance.choice(["info", "error"])
         whole = line(ms, chance.choice("abc"), level, message=f"it {chance.randrange(5)}", took=chance.expovariate(0.1))
         lines.append(whole if chance.random() < 0.9 else whole[:-1])
@@ -172,9 +173,11 @@ def made(seed: int, count: int) -> list[bytes]:
 def test_what_is_found_does_not_depend_on_how_rounds_are_cut(topics: Topics, tmp_path: Path) -> None:
     topic = topics.create(2)
     for partition in range(2):
-        topics.fill(topic, made(partition, 400), partition=partition, timestamp=NOON + 10 * MINUTE)
+        # What closes windows is behind what makes lines of the first partition late.
+        lines = made(partition, 400, behind=partition * 3 * MINUTE)
+        topics.fill(topic, lines, partition=partition, timestamp=NOON + 10 * MINUTE)
     whole = drain(topics, tmp_path / "whole", topic)
-    pieces = drain(topics, tmp_path / "pieces", topic, round_bytes=5_000)
+    pieces = drain(topics, tmp_path / "pieces", topic, maxOffsetsPerTrigger="60")
     assert (whole.rounds, pieces.rounds > 10) == (1, True)
     assert whole.late > 20
     assert whole.broken > 20
@@ -192,7 +195,7 @@ class Killed(BaseException):
 
 
 def crash_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    """Let the process die at its `step`th change of the file system or its word to the broker, before or after it."""
+    """Let the process die before its `step`th change of the file system or its word to the broker."""
     steps = 0
     job_thread = get_ident()
 
@@ -205,19 +208,15 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
             steps += 1
             if steps == step:
                 raise Killed
-            answer = real(*arguments, **named)
-            steps += 1
-            if steps == step:
-                raise Killed
-            return answer
+            return real(*arguments, **named)
 
         return call
 
-    monkeypatch.setattr(manifest.os, "link", dying(os.link))
-    monkeypatch.setattr(manifest.os, "rename", dying(os.rename))
-    monkeypatch.setattr(manifest.shutil, "rmtree", dying(shutil.rmtree))
-    monkeypatch.setattr(job.Publisher, "publish", dying(job.Publisher.publish))
-    monkeypatch.setattr(Path, "unlink", dying(Path.unlink))
+    monkeypatch.setattr(results_folder.os, "replace", dying(os.replace))
+    monkeypatch.setattr(result_sink.Publisher, "publish", dying(result_sink.Publisher.publish))
+    # State and commits of the query.
+    for name in ("write_bytes", "touch"):
+        monkeypatch.setattr(Path, name, dying(getattr(Path, name)))
 
 
 def test_a_job_that_dies_anywhere_neither_loses_nor_repeats(topics: Topics, tmp_path: Path) -> None:
@@ -249,8 +248,8 @@ def test_a_job_that_dies_anywhere_neither_loses_nor_repeats(topics: Topics, tmp_
         assert len(given_out) == wanted.windows == given_out.total()
         told = sum(json.loads(record.value).get("late", 0) for record in contents(topics, into))
         assert told == wanted.late
-        assert len(list((root / "_headrace" / "state").iterdir())) == 1
-    assert step > 12
+        assert not list((root / "_headrace" / "staging").iterdir())
+    assert step > 15
 
 
 @pytest.mark.parametrize("where", [BEFORE, WITHIN, BEHIND])
@@ -292,10 +291,54 @@ def test_lines_come_from_folders_and_archives_too(tmp_path: Path) -> None:
         source = {"kafka.bootstrap.servers": broker.kafka, "subscribe": topic}
         Query(source, tmp_path / "archive", checkpoint=tmp_path / "archive" / "_headrace" / "checkpoint").run()
     for place in ("data", "archive"):
-        with job_of("", topic, tmp_path / f"from-{place}", data=str(tmp_path / place)) as running:
-            done = running.run(None, lambda _: None, Event())
+        job = job_of("", topic, tmp_path / f"from-{place}", data=str(tmp_path / place))
+        done = job.run(None, lambda _: None, Event())
         assert (done.rows, done.late) == (wanted.rows, wanted.late)
         assert found(tmp_path / f"from-{place}") == found(tmp_path / "wanted")
+
+
+def test_a_folder_of_an_older_version_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    from headrace.pipeline.manifest import Manifest
+
+    manifest = Manifest(tmp_path / "old")
+    manifest.open()
+    manifest.stage()
+    manifest.commit([], {("t", 0): 0}, {("t", 0): 7}, 1)
+    manifest.close()
+    (tmp_path / "old" / "_headrace" / "state").mkdir()
+    with pytest.raises(HeadraceError, match=r"older `logs`.*Give another folder, and --option .*\"t\": {\"0\": 7}"):
+        job_of("x", "t", tmp_path / "old")
+
+
+def test_a_batch_that_is_to_run_again_reads_its_lines_as_before(topics: Topics, tmp_path: Path) -> None:
+    topic, root = topics.create(), tmp_path / "out"
+    topics.fill(topic, made(1, 20), timestamp=NOON)
+    drain(topics, root, topic)
+    checkpoint = root / "_headrace" / "checkpoint"
+    last = max((checkpoint / "commits").iterdir(), key=lambda path: int(path.name))
+    last.unlink()
+    job = job_of(topics.address, topic, root)
+    job._format = LineFormat("json")
+    with pytest.raises(InvalidOption, match=r"was not finished.*--format auto.*the flags of the last run"):
+        job.run(None, lambda _: None, Event())
+    done = drain(topics, root, topic)
+    assert done.parsed == sum(row["lines"] for row in found(root).values())
+    job.run(None, lambda _: None, Event())
+
+
+def test_a_folder_without_its_checkpoint_is_refused(topics: Topics, tmp_path: Path) -> None:
+    topic, root = topics.create(), tmp_path / "out"
+    topics.fill(topic, made(1, 20), timestamp=NOON)
+    drain(topics, root, topic)
+    shutil.rmtree(root / "_headrace" / "checkpoint")
+    with pytest.raises(InvalidOption, match="has results and no checkpoint"):
+        drain(topics, root, topic)
+
+
+def test_one_folder_has_one_writer(topics: Topics, tmp_path: Path) -> None:
+    topic, root = topics.create(), tmp_path / "out"
+    with job_of(topics.address, topic, root)._folder.lock(), pytest.raises(ArchiveInUse, match="one writer"):
+        drain(topics, root, topic)
 
 
 # Few different ones: where a line is just late, or just not, counts.
@@ -331,20 +374,20 @@ def test_percentiles_are_within_a_hundredth(lines: list[tuple[int, str, float]],
             duration=pa.array([took for _, _, took in some], pa.float64()),
         )
         good: Any = np.ones(len(some), bool)
-        parts.append(windows.tallied(fields, good, ~good, np.array([window for window, _, _ in some], np.int64)))
-    whole = windows.added(parts)
+        parts.append(counts.count_lines(fields, good, ~good, np.array([window for window, _, _ in some], np.int64)))
+    whole = counts.of_kind(counts.add(parts), counts.DURATION)
     window, service, _ = lines[0]
     took = sorted(took for at, of, took in lines if (at, of) == (window, service))
-    rows = [
-        row
-        for row in whole.buckets.sort_by("bucket").to_pylist()
+    rows = sorted(
+        (int(row["name"]), row["lines"])
+        for row in whole.to_pylist()
         if (row["window"], row["service"]) == (window, service)
-    ]
-    counts = np.array([row["lines"] for row in rows])
-    assert counts.sum() == len(took)
+    )
+    buckets, numbers = zip(*rows, strict=True)
+    assert sum(numbers) == len(took)
     for share in (0.5, 0.95, 0.99):
         exact = took[max(0, int(np.ceil(share * len(took))) - 1)]
-        about = windows.quantile([row["bucket"] for row in rows], counts, share)
+        about = counts.quantile(buckets, numbers, share)
         assert about == pytest.approx(exact, rel=0.0101, abs=2e-6)
 
 
@@ -357,14 +400,15 @@ def test_durations_that_are_none_are_not_counted() -> None:
         duration=pa.array(took, pa.float64()),
     )
     good: Any = np.ones(len(took), bool)
-    tally = windows.tallied(fields, good, ~good, np.zeros(len(took), np.int64))
-    assert [row["lines"] for row in tally.counts.to_pylist()] == [6]
-    assert sum(row["lines"] for row in tally.buckets.to_pylist()) == 2
-    assert [row["slowest"] for row in tally.slowest.to_pylist()] == [1.0]
+    found = counts.count_lines(fields, good, ~good, np.zeros(len(took), np.int64))
+    assert counts.total(found, counts.LEVEL) == 6
+    durations = counts.of_kind(found, counts.DURATION).to_pylist()
+    assert sum(row["lines"] for row in durations) == 2
+    assert max(row["slowest"] for row in durations) == 1.0
 
 
 def test_rare_messages_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(windows, "MESSAGES_MAX", 3)
+    monkeypatch.setattr(counts, "MESSAGES_MAX", 3)
     texts = [word for number, word in enumerate("vwxyz", 1) for _ in range(number)]
     fields = Fields.of(
         len(texts),
@@ -373,14 +417,6 @@ def test_rare_messages_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> 
         message=pa.array(texts),
     )
     good: Any = np.ones(len(texts), bool)
-    tally = windows.tallied(fields, good, ~good, np.zeros(len(texts), np.int64))
-    counted = {row["message"]: row["lines"] for row in tally.messages.to_pylist()}
+    found = counts.count_lines(fields, good, ~good, np.zeros(len(texts), np.int64))
+    counted = {row["name"]: row["lines"] for row in counts.of_kind(found, counts.MESSAGE).to_pylist()}
     assert counted == {"z": 5, "y": 4, "(others)": 6}
-
-
-def test_a_round_takes_a_share_of_what_waits() -> None:
-    from headrace.pipeline.origin import Range
-
-    ranges = [Range("t", 0, 0, 1_000), Range("t", 1, 50, 60)]
-    assert rounds.taken(ranges, 5_000, 10_000) == ranges
-    assert rounds.taken(ranges, 10_000, 1_000) == [Range("t", 0, 0, 100), Range("t", 1, 50, 51)]

@@ -16,9 +16,9 @@ from headrace.client import Client
 from headrace.embedded import Broker
 from headrace.errors import HeadraceError
 from headrace.pipeline.jobs import sessions
+from headrace.pipeline.jobs.queries import stands_at, waiting_offsets
+from headrace.pipeline.jobs.rounds import ask
 from headrace.pipeline.jobs.sessions import _Followed as Followed
-from headrace.pipeline.jobs.sessions import _waiting as waiting_at
-from headrace.pipeline.jobs.sessions import stands_at
 from headrace.pipeline.options import parse
 
 
@@ -79,7 +79,12 @@ def test_what_waits_is_known_before_the_first_progress(headrace_broker: Broker, 
         {"kafka.bootstrap.servers": headrace_broker.kafka, "subscribe": "site", "startingOffsets": "earliest"},
         streaming=True,
     )
-    assert asyncio.run(waiting_at(options, tmp_path)) == 7
+
+    def waiting() -> int:
+        left, _ = ask(options, lambda origin: waiting_offsets(origin, options, tmp_path))
+        return sum(left.values())
+
+    assert waiting() == 7
     for name, text in (("offsets/3", 'v1\n{}\n{"site":{"0":5}}'), ("offsets/4", 'v1\n{}\n{"site":{"0":7}}')):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -88,7 +93,7 @@ def test_what_waits_is_known_before_the_first_progress(headrace_broker: Broker, 
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     assert stands_at(tmp_path) == {("site", 0): 5}
-    assert asyncio.run(waiting_at(options, tmp_path)) == 2
+    assert waiting() == 2
     told: list[int] = []
     followed = Followed(lambda done: told.append(done.lag), 2)
     progress: list[dict[str, Any]] = []

@@ -82,7 +82,7 @@ def logs(
         if drawing:
             check_plot(drawing)
         line_format(format, regex, field_names(field or []), duration_unit, early)
-        check(folder, size, late, interval, into)
+        check(folder, size, late, interval, into, job.source["options"])
         return [into] if into else []
 
     with job.start(check, writes=job.bootstrap if into else "") as running:

@@ -82,9 +82,10 @@ def sessions(
     silent = None if forget == "never" else parse_duration(forget or "90d") / 1_000
 
     def check() -> Sequence[str]:
-        from headrace.pipeline.jobs.sessions import check_options, check_places, check_times, names_of
+        from headrace.pipeline.jobs.rounds import check_stream
+        from headrace.pipeline.jobs.sessions import check_places, check_times, names_of
 
-        check_options(job.source["options"])
+        check_stream(job.source["options"])
         check_places(to, folder)
         check_times(lateness=late, idle=resting, forget=silent, every=interval)
         return list(names_of(to).values())

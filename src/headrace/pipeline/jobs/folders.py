@@ -15,7 +15,9 @@ from headrace.targets import local_path
 ARCHIVE, LOGS, REPLAY = "archive", "logs", "replay"
 
 # What is there in the folders of some jobs and not of others.
-STATE = f"{OWN}/state"
+LOGS_SETTINGS = f"{OWN}/logs.json"
+# Before it was a streaming query, `logs` kept a state of its own there.
+LOGS_BEFORE = f"{OWN}/state"
 PLAN = f"{OWN}/plan.json"
 CHECKPOINT = f"{OWN}/checkpoint"
 # What says whose a checkpoint is.
@@ -43,10 +45,25 @@ def check_folder(root: Path, job: str) -> None:
         )
 
 
+def refuse_logs_before(root: Path) -> None:
+    """Raises where `logs` has written the folder without a checkpoint of Spark."""
+    last = newest(root)
+    if last is None or not (root / LOGS_BEFORE).exists():
+        return
+    offsets: dict[str, dict[str, int]] = {}
+    for (topic, index), end in sorted(last.ends.items()):
+        offsets.setdefault(topic, {})[str(index)] = end
+    raise TableInvalid(
+        f"{root} was written by an older `logs`, which had no checkpoint. Its files stay as they are, without the "
+        "windows that were open. Give another folder, and --option "
+        f"startingOffsets='{json.dumps(offsets)}' to begin where it ends."
+    )
+
+
 def _kind(root: Path) -> str:
     if (root / PLAN).exists():
         return REPLAY
-    if (root / STATE).exists():
+    if (root / LOGS_SETTINGS).exists() or (root / LOGS_BEFORE).exists():
         return LOGS
     if newest(root) is not None or (root / CHECKPOINT).exists():
         return ARCHIVE

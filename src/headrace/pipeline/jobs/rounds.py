@@ -1,8 +1,5 @@
-"""Rounds over topics: what is there and not done yet, and tasks that are spread out by Spark.
-
-A job that keeps its own account of the offsets that it has done asks here what comes next. Ranges are fixed before the
-tasks of a round run, so one that is tried again does the same again.
-"""
+"""What jobs share: the options of their sources, how they ask for offsets, tasks that Spark spreads out, and how they
+outlive the absence of a broker."""
 
 from __future__ import annotations
 
@@ -16,9 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import structlog
 
 from headrace.client.errors import ConnectionLost
-from headrace.pipeline import read_plan
-from headrace.pipeline.options import InvalidOption, Partition, SourceOptions, parse
-from headrace.pipeline.origin import Catalogue, DataLost, Range, open_catalogue
+from headrace.pipeline.options import InvalidOption, SourceOptions, parse
+from headrace.pipeline.origin import Catalogue, open_catalogue
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,6 +88,34 @@ def source_of(
     return parse(given, streaming=False)
 
 
+def stream_options(
+    topics: Sequence[str],
+    pattern: str,
+    bootstrap: str,
+    data: str,
+    options: Mapping[str, str] | None,
+    group: str,
+) -> dict[str, str]:
+    """Options of the source for a job that is a streaming query. `group` follows it, unless options name another; a
+    folder has no groups."""
+    return {
+        "startingOffsets": "earliest",
+        **({} if data else {"kafka.group.id": group}),
+        **(options or {}),
+        "includeHeaders": "false",
+        **({"path": data} if data else {"kafka.bootstrap.servers": bootstrap}),
+        **({"subscribe": ",".join(topics)} if topics else {}),
+        **({"subscribePattern": pattern} if pattern else {}),
+    }
+
+
+def check_stream(options: Mapping[str, str] | None) -> None:
+    """Raises InvalidOption where options of the source are none that a job's streaming query can have."""
+    refuse_shape(options)
+    others = {name: value for name, value in (options or {}).items() if name.lower() not in TOPICS}
+    parse({**others, "subscribe": "-", "kafka.bootstrap.servers": "-"}, streaming=True)
+
+
 def refuse_loop(source: SourceOptions, bootstrap: str, written: Sequence[str]) -> None:
     """Raises InvalidOption where topics that are written would be read."""
     if source.bootstrap != bootstrap:
@@ -134,65 +158,6 @@ def ask(source: SourceOptions, what: Callable[[Catalogue], Awaitable[T]]) -> T:
             return await what(origin)
 
     return asyncio.run(asking())
-
-
-async def ends(origin: Catalogue, source: SourceOptions) -> dict[Partition, int]:
-    """Where a job ends that does what is there now."""
-    partitions = await read_plan.find_partitions(origin, source)
-    _, last = await read_plan.log_bounds(origin, source, partitions)
-    end = await read_plan.resolve_offsets(origin, source, source.end, partitions)
-    return {each: min(end[each], last[each]) for each in partitions}
-
-
-async def pending(
-    origin: Catalogue,
-    source: SourceOptions,
-    done: Mapping[Partition, int],
-    until: Mapping[Partition, int] | None,
-    *,
-    deed: str = "read",
-    advice: str = "",
-) -> tuple[list[Range], int]:
-    """What is there and not done, and about how many bytes that is. Raises DataLost, in the words of the job: what it
-    does with records, and what helps against retention."""
-    partitions = await read_plan.find_partitions(origin, source)
-    first, last = await read_plan.log_bounds(origin, source, partitions)
-    fresh = [each for each in partitions if each not in done]
-    begin = {**done, **await read_plan.resolve_offsets(origin, source, source.start, fresh)}
-    ranges = []
-    for each in partitions:
-        if each in done and last[each] < done[each]:
-            raise DataLost(
-                f"{each[0]}-{each[1]}: it is {deed} up to {done[each]}, and the log ends at {last[each]}: the topic "
-                "was made anew; begin anew, too, in another folder"
-            )
-        start, end = begin[each], last[each] if until is None else min(last[each], until.get(each, 0))
-        if end > start and start < first[each]:
-            if source.fail_on_data_loss:
-                raise DataLost(
-                    f"{each[0]}-{each[1]}: {start} was to be {deed} next, and the log begins at {first[each]}: "
-                    f"retention was faster{advice}; failOnDataLoss=false goes on"
-                )
-            start = min(first[each], end)
-        if end > start:
-            ranges.append(Range(*each, start, end))
-    sizes = await origin.sizes([(each.topic, each.partition) for each in ranges]) if ranges else {}
-    waiting = sum(
-        sizes.get((each.topic, each.partition), 0)
-        * (each.end - each.start)
-        // max(1, last[each.topic, each.partition] - first[each.topic, each.partition])
-        for each in ranges
-    )
-    return ranges, waiting
-
-
-def taken(ranges: Sequence[Range], waiting: int, most: int) -> list[Range]:
-    """What one round takes of the ranges: about so many bytes, shared out by what waits where."""
-    start = {(each.topic, each.partition): each.start for each in ranges}
-    end = {(each.topic, each.partition): each.end for each in ranges}
-    total = sum(each.end - each.start for each in ranges)
-    end = read_plan.limit_ends(start, end, max(1, total * most // waiting) if waiting > most else total)
-    return [Range(*each, start[each], last) for each, last in sorted(end.items()) if last > start[each]]
 
 
 def on_spark(spark: SparkSession, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:

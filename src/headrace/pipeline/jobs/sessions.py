@@ -25,15 +25,13 @@ import structlog
 from headrace.client import EARLIEST, LATEST
 from headrace.errors import HeadraceError
 from headrace.logs import log_like_a_library
-from headrace.pipeline import read_plan
 from headrace.pipeline.arrow_schema import MOST_TIME
 from headrace.pipeline.broker import make_client
-from headrace.pipeline.jobs import rounds
+from headrace.pipeline.jobs import queries, rounds
 from headrace.pipeline.jobs.folders import CheckpointInvalid, check_checkpoint, take_checkpoint
 from headrace.pipeline.jobs.sessions_story import BROKEN, CHANGE, EVENT, EVENTS, FORGOTTEN, LATE, STATE, Rules
-from headrace.pipeline.options import Partition, SourceOptions, parse
-from headrace.pipeline.origin import open_catalogue
-from headrace.pipeline.progress import count_waiting, parse_offsets
+from headrace.pipeline.options import SourceOptions, parse
+from headrace.pipeline.progress import count_waiting
 from headrace.pipeline.session import sibling_session
 from headrace.targets import local_path
 
@@ -47,7 +45,6 @@ log = structlog.get_logger("headrace.pipeline.sessions")
 
 LATENESS_SECONDS = 600.0
 FORGET_SECONDS = 90 * 86_400.0
-LOOK_SECONDS = 1.0
 # An event cannot be younger than its record by more: one with a time of next year would make all others late.
 AHEAD = "INTERVAL 5 MINUTES"
 # Milliseconds, up to the year 9999, or ISO 8601.
@@ -55,8 +52,6 @@ MOMENT = (
     "coalesce(CASE WHEN try_cast(said AS BIGINT) BETWEEN 0 AND 253402300799999 "
     "THEN timestamp_millis(try_cast(said AS BIGINT)) END, try_to_timestamp(said))"
 )
-STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 JOB = "sessions"
 QUESTIONS, COUNTS = "questions", "counts"
 # Spark takes every column of a source in Python row by row, whatever is done with it.
@@ -131,20 +126,10 @@ def sessions(
     log_like_a_library()
     from headrace.pipeline.jobs import sessions_state
 
-    rounds.refuse_shape(options)
+    rounds.check_stream(options)
     check_times(lateness=lateness, idle=idle, forget=forget, every=every)
     folder = check_places(to, checkpoint)
-    source = {
-        "startingOffsets": "earliest",
-        "kafka.group.id": f"sessions-{to}",
-        **(options or {}),
-        "includeHeaders": "false",
-        **({"path": data} if data else {"kafka.bootstrap.servers": bootstrap}),
-        **({"subscribe": ",".join(topics)} if topics else {}),
-        **({"subscribePattern": pattern} if pattern else {}),
-    }
-    if data:
-        del source["kafka.group.id"]
+    source = rounds.stream_options(topics, pattern, bootstrap, data, options, f"sessions-{to}")
     out = names_of(to)
     # What is read must not be what is written.
     options_of_source = parse(source, streaming=True)
@@ -160,8 +145,8 @@ def sessions(
             f"another name than {to}"
         )
     job = _Job(
-        # State that outlives a batch lies in RocksDB; a checkpoint keeps the number of its partitions.
-        sibling_session(spark, {STATE_STORE: ROCKSDB}),
+        # A checkpoint keeps the number of the partitions of its state.
+        sibling_session(spark, {queries.STATE_STORE: queries.ROCKSDB}),
         source,
         place,
         out,
@@ -171,19 +156,14 @@ def sessions(
         round(lateness * 1_000),
         Rules(_ms(idle), _ms(forget), tombstones, unasked),
     )
-    lag = asyncio.run(_waiting(options_of_source, folder / QUESTIONS))
-    told, followed = stop or Flag(), _Followed(progress or (lambda _: None), lag)
-    done = rounds.through_outages(lambda: job.run(every, followed, told), every, told)
+    left, _ = rounds.ask(
+        options_of_source, lambda origin: queries.waiting_offsets(origin, options_of_source, folder / QUESTIONS)
+    )
+    followed, stopping = _Followed(progress or (lambda _: None), sum(left.values())), stop or Flag()
+    done = rounds.through_outages(lambda: job.run(every, followed, stopping), every, stopping)
     states = asyncio.run(_states(broker, out[COUNTS]))
     log.info("followed", events=done.events, late=done.late, broken=done.broken, states=states)
     return replace(done, states=states)
-
-
-def check_options(options: Mapping[str, str] | None) -> None:
-    """Raises InvalidOption where options of the source are none that a stream can have."""
-    rounds.refuse_shape(options)
-    others = {name: value for name, value in (options or {}).items() if name.lower() not in rounds.TOPICS}
-    parse({**others, "subscribe": "-", "kafka.bootstrap.servers": "-"}, streaming=True)
 
 
 def check_places(to: str, checkpoint: str | Path) -> Path:
@@ -228,23 +208,18 @@ class _Job:
     def run(self, every: float | None, followed: _Followed, stop: Flag) -> Sessions:
         if every is None:
             for start in (self._questions, self._counts):
-                query = start(None)
-                while query.isActive and not stop.is_set():
-                    followed.look(query)
-                    query.awaitTermination(LOOK_SECONDS)
-                _end([query])
-                followed.look(query)
+                queries.run(start(None), followed.look, stop)
             return followed.sessions
-        queries = [self._questions(every)]
+        running = [self._questions(every)]
         try:
-            while all(query.isActive for query in queries) and not stop.wait(min(LOOK_SECONDS, every)):
-                followed.look(queries[0])
+            while all(query.isActive for query in running) and not stop.wait(min(queries.LOOK_SECONDS, every)):
+                followed.look(running[0])
                 # One after the other: each starts Python workers, which have little time to answer.
-                if len(queries) == 1 and queries[0].lastProgress is not None:
-                    queries.append(self._counts(every))
+                if len(running) == 1 and running[0].lastProgress is not None:
+                    running.append(self._counts(every))
         finally:
-            _end(queries)
-        followed.look(queries[0])
+            queries.end(*running)
+        followed.look(running[0])
         return followed.sessions
 
     def _questions(self, every: float | None) -> StreamingQuery:
@@ -362,9 +337,7 @@ class _Job:
             .option("checkpointLocation", str(self.checkpoint / name))
             .outputMode("append")
         )
-        if every is None:
-            return writer.trigger(availableNow=True).start()
-        return writer.trigger(processingTime=f"{max(1, round(every * 1_000))} milliseconds").start()
+        return queries.start(writer, every)
 
 
 class _Followed:
@@ -385,7 +358,8 @@ class _Followed:
             self._seen.add(at)
             # A Connect server does not say it of the whole query.
             rows = sum(int(source["numInputRows"]) for source in each["sources"])
-            told = _told(each["observedMetrics"])
+            told = queries.read_metrics(each["observedMetrics"], TOLD_COUNTS)
+            (behind,) = map(count_waiting, each["sources"])
             done = Sessions(
                 done.batches + bool(rows),
                 done.events + rows,
@@ -393,54 +367,10 @@ class _Followed:
                 done.broken + told.get("broken", 0),
                 done.forgotten + told.get("forgotten", 0),
                 {},
-                sum(found) if (found := _told_waiting(each["sources"])) else done.lag,
+                done.lag if behind is None else behind,
             )
         self.sessions = done
         self._progress(done)
-
-
-def _told_waiting(sources: Sequence[Mapping[str, Any]]) -> list[int]:
-    return [each for each in map(count_waiting, sources) if each is not None]
-
-
-def _told(observed: Mapping[str, Any]) -> dict[str, int]:
-    """What was counted in a batch, by name. A Connect server has names and values apart."""
-    if TOLD_COUNTS not in observed:
-        return {}
-    row = observed[TOLD_COUNTS].asDict()
-    if "schema" in row:
-        return {field["name"]: value for field, value in zip(row["schema"]["fields"], row["values"], strict=True)}
-    return dict(row)
-
-
-async def _waiting(options: SourceOptions, checkpoint: Path) -> int:
-    """Offsets that a query of this checkpoint has not read: before its first progress, Spark says nothing of that."""
-    done = stands_at(checkpoint)
-    async with open_catalogue(options) as origin:
-        partitions = await read_plan.find_partitions(origin, options)
-        _, last = await read_plan.log_bounds(origin, options, partitions)
-        fresh = [each for each in partitions if each not in done]
-        begin = {**done, **await read_plan.resolve_offsets(origin, options, options.start, fresh)}
-    return sum(max(0, last[each] - begin[each]) for each in partitions)
-
-
-def stands_at(checkpoint: Path) -> dict[Partition, int]:
-    """Where the last batch that was committed to a query's checkpoint has ended; nowhere in a new one."""
-    batches = [int(each.name) for each in (checkpoint / "commits").glob("*") if each.name.isdecimal()]
-    if not batches:
-        return {}
-    # A version, what Spark notes, and the offsets of each source on a line.
-    return parse_offsets((checkpoint / "offsets" / str(max(batches))).read_text().splitlines()[2])
-
-
-def _end(queries: Sequence[StreamingQuery]) -> None:
-    """Stop queries; raises what one has failed of."""
-    for query in queries:
-        query.stop()
-    for query in queries:
-        failure = query.exception()
-        if failure is not None:
-            raise failure
 
 
 async def _make_topics(broker: SourceOptions, out: Mapping[str, str]) -> None:

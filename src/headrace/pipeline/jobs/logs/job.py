@@ -1,50 +1,52 @@
 """`logs`: what services log, counted by window, service and level, each line once.
 
-The job goes in rounds. A round fixes how far to read; Spark's tasks, one for each partition, read and count their lines
-(`counting.py`); the driver adds up what they found, gives out the windows that have ended, and commits files, what is
-still open, and offsets together (`manifest.py`). Then the same rows go to a topic, under the commit's number. No line
-passes through a JVM, and there is no checkpoint beside the results.
+A streaming query. Tasks read the lines of a partition and count them (`line_counter.py`); Spark's state has the counts
+of windows that have not ended (`window_state.py`); the rows of those that have go to files and to a topic, batch by
+batch (`result_sink.py`). Offsets and state are in Spark's checkpoint, which lies in the folder of the results.
 
 Spark's own windows drop late rows silently. Here every line that is read is in a window, late or broken, and the sums
-are part of every commit.
+are part of the state.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
-import pyarrow.parquet as pq
 import structlog
 
-from headrace.errors import HeadraceError
 from headrace.logs import log_like_a_library
-from headrace.pipeline.jobs import rounds
-from headrace.pipeline.jobs.folders import LOGS, STATE, check_folder, target
-from headrace.pipeline.jobs.logs import results
-from headrace.pipeline.jobs.logs.counting import NEVER, Counted, Counting, Windows
+from headrace.pipeline.jobs import queries, rounds
+from headrace.pipeline.jobs.folders import LOGS, refuse_logs_before, target
+from headrace.pipeline.jobs.logs.clock import Signal
+from headrace.pipeline.jobs.logs.counts import Windows
 from headrace.pipeline.jobs.logs.fields import UNITS_MS, Names
 from headrace.pipeline.jobs.logs.lines import AUTO, LineFormat
-from headrace.pipeline.jobs.logs.state import State
-from headrace.pipeline.jobs.logs.windows import added
-from headrace.pipeline.jobs.publishing import Publisher
-from headrace.pipeline.jobs.staging import stage
-from headrace.pipeline.manifest import Commit, Manifest, StagedFile, newest
-from headrace.pipeline.options import InvalidOption, Partition, SourceOptions
-from headrace.pipeline.origin import Range
+from headrace.pipeline.jobs.logs.results_folder import ResultsFolder
+from headrace.pipeline.options import InvalidOption, parse
+from headrace.pipeline.origin import Catalogue, is_archive
+from headrace.pipeline.progress import count_waiting
+from headrace.pipeline.session import active_session, sibling_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 log = structlog.get_logger("headrace.pipeline.logs")
 
-ROUND_BYTES = 512 << 20
-WINDOWS, LATE = "windows", "late"
+# About so much of the log is read in a batch, where `maxOffsetsPerTrigger` does not say otherwise.
+BATCH_BYTES = 512 << 20
+READ = "topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, key BINARY, value BINARY"
+# One task has the lines of one partition, in order.
+SPLITS = ("minpartitions", "maxrecordsperpartition", "bytesperpartition")
+# Counts of a batch, in Spark's progress.
+METRICS = "logs"
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Logs:
     """How far a job has come, since its folder was begun. `parsed + broken + late == rows`."""
 
     rounds: int
-    """Of this run."""
+    """Batches of this run."""
     rows: int
     """Lines that were read."""
     parsed: int
@@ -95,7 +97,6 @@ def logs(
     ahead: float = 3600.0,
     group: str = "",
     application: str = "",
-    round_bytes: int = ROUND_BYTES,
     options: Mapping[str, str] | None = None,
     progress: Progress | None = None,
     stop: Event | None = None,
@@ -104,63 +105,57 @@ def logs(
 
     Results are Parquet under the folder `to`: `windows`, `late`, and `aside` for the lines that are in no window; and
     records of the topic `into`, on `bootstrap` or `into_bootstrap`. Times are in seconds. Without `every` all that is
-    there now is read, every window is given out (unless `keep_open`), and the call returns; with it, a round begins so
+    there now is read, every window is given out (unless `keep_open`), and the call returns; with it, a batch begins so
     often until `stop` is set. `fields` names the fields of lines, by time, service, level, message, duration.
     """
     log_like_a_library()
     lines = line_format(format, regex, fields or {}, duration_unit, ahead)
-    root, counted = check(to, window, lateness, every, into)
-    rounds.refuse_shape(options)
-    source = rounds.source_of(topics, pattern, bootstrap, data, options)
-    publisher = None
+    root, windows = check(to, window, lateness, every, into, options)
+    given = {name: value for name, value in (options or {}).items() if name.lower() not in SPLITS}
+    if group:
+        given["kafka.group.id"] = group
+    source = rounds.stream_options(topics, pattern, bootstrap, data, given, f"logs-{root.name}")
+    publish = None
     if into:
         broker = into_bootstrap or bootstrap
         if not broker:
             raise InvalidOption(f"results are to go to the topic {into}, and no broker is named: give into_bootstrap")
         # What is read must not be what is written.
-        rounds.refuse_loop(source, broker, [into])
-        same = rounds.connection(options) if broker == bootstrap else {}
-        publisher = Publisher(broker, into, application or f"logs-{root.name}", same)
-    job = LogJob(
-        source,
-        root,
-        lines,
-        counted,
-        partial(rounds.on_spark, spark),
-        publisher=publisher,
-        group="" if source.folder else group or source.group or f"logs-{root.name}",
-        round_bytes=round_bytes,
-        idle=idle,
-    )
-    told = stop or Event()
-
-    def run() -> Logs:
-        with job:
-            return job.run(every, progress or (lambda _: None), told, keep_open=keep_open)
-
-    return rounds.through_outages(run, every, told)
+        rounds.refuse_loop(parse(source, streaming=True), broker, [into])
+        publish = {
+            "bootstrap": broker,
+            "topic": into,
+            "application": application or f"logs-{root.name}",
+            "connection": rounds.connection(options) if broker == bootstrap else {},
+        }
+    job = LogJob(spark, source, ResultsFolder(root), lines, windows, publish, keep_open, idle)
+    stopping = stop or Event()
+    return rounds.through_outages(lambda: job.run(every, progress or (lambda _: None), stopping), every, stopping)
 
 
-def check(to: str | Path, window: float, lateness: float, every: float | None, into: str) -> tuple[Path, Windows]:
+def check(
+    to: str | Path,
+    window: float,
+    lateness: float,
+    every: float | None,
+    into: str,
+    options: Mapping[str, str] | None = None,
+) -> tuple[Path, Windows]:
     """The folder of the results, and their windows. Raises where the job could not write there; changes nothing."""
     rounds.check_every(every)
+    rounds.check_stream(options)
     if into:
         rounds.check_topic(into)
     windows = windows_of(window, lateness)
     root = target(to, LOGS)
-    last = newest(root)
-    # One that was cut off in the midst of a commit is looked at when that is finished.
-    if last is not None and (state := root / _place(last, STATE)).exists():
-        _check_settings(root, State.load(state), windows)
-    return root, windows
-
-
-def _check_settings(root: Path, state: State, windows: Windows) -> None:
-    if dict(state.settings) != asdict(windows):
+    refuse_logs_before(root)
+    begun = ResultsFolder(root).settings().get("windows")
+    if begun is not None and begun != asdict(windows):
         raise InvalidOption(
-            f"{root} was begun with windows of {state.settings['size'] / 1e6:g} s and lines late by "
-            f"{state.settings['lateness'] / 1e6:g} s: go on with these, or give another folder"
+            f"{root} was begun with windows of {begun['size'] / 1e6:g} s and lines late by "
+            f"{begun['lateness'] / 1e6:g} s: go on with these, or give another folder"
         )
+    return root, windows
 
 
 def windows_of(window: float, lateness: float) -> Windows:
@@ -178,185 +173,139 @@ def line_format(format: str, regex: str, fields: Mapping[str, str], duration_uni
 
 
 class LogJob:
-    """One folder of results being written. Use it as a context manager, again where it was left by an error."""
+    """One folder of results being written."""
 
     def __init__(
         self,
-        source: SourceOptions,
-        root: Path,
+        spark: SparkSession,
+        source: Mapping[str, str],
+        folder: ResultsFolder,
         format: LineFormat,
         windows: Windows,
-        run: rounds.Run,
-        *,
-        publisher: Publisher | None = None,
-        group: str = "",
-        round_bytes: int = ROUND_BYTES,
-        idle: float = 60.0,
+        publish: Mapping[str, Any] | None,
+        keep_open: bool,
+        idle: float,
     ) -> None:
+        self._spark = spark
         self._source = source
+        self._options = parse(source, streaming=True)
+        self._folder = folder
         self._format = format
         self._windows = windows
-        self._run_tasks = run
-        self._publisher = publisher
-        self._group = group
-        self._round_bytes = round_bytes
-        self._idle = idle
-        self._manifest = Manifest(root)
-        self._state = State(settings=asdict(windows))
-        self._rounds = self._lag = 0
-        # When each partition was last seen to have something, by the clock of this run.
-        self._fresh: dict[Partition, float] = {}
+        self._publish = publish
+        self._keep_open = keep_open
+        self._idle_ms = round(idle * 1_000)
+        self._lag = 0
+        self._batches: set[int] = set()
+        self._signalled = -1
+        """The batch behind which partitions were found to be idle."""
 
-    def __enter__(self) -> LogJob:
-        try:
-            self._manifest.open()
-            check_folder(self._manifest.root, LOGS)
-            last = self._manifest.last
-            if last is not None:
-                self._state = State.load(self._manifest.root / _place(last, STATE))
-                _check_settings(self._manifest.root, self._state, self._windows)
-                self._sweep(last)
-                self._tell(last)
-        except BaseException:
-            self._manifest.close()
-            raise
-        return self
+    def run(self, every: float | None, progress: Progress, stop: Event) -> Logs:
+        """Batch after batch; without `every`, until what is there now is done."""
+        with self._folder.lock():
+            id = self._begin()
+            waiting = rounds.ask(self._options, self._waiting)
+            self._lag = sum(waiting.values())
+            progress(self.done)
+            _, clock = self._folder.last_clock()
+            idle_ms = None if every is None else self._idle_ms
+            holding = tuple(each for each, count in waiting.items() if count)
+            if holding or idle_ms != clock.idle_ms:
+                alone = every is None and not self._keep_open
+                self._folder.send(Signal(idle_ms, holding, alone))
 
-    def __exit__(self, *exc: object) -> None:
-        self._manifest.close()
-
-    def run(self, every: float | None, progress: Progress, stop: Event, *, keep_open: bool = False) -> Logs:
-        """Round after round; without `every`, until what is there now is done."""
-        until = rounds.ask(self._source, lambda origin: rounds.ends(origin, self._source)) if every is None else None
-        progress(self.done)
-        while not stop.is_set():
-            ranges, waiting = self._pending(until)
-            self._lag = sum(each.end - each.start for each in ranges)
-            if ranges:
-                self.round(ranges, waiting, keep_open or every is not None)
+            def look(query: StreamingQuery) -> None:
+                self._look(query)
                 progress(self.done)
-            elif every is None:
-                break
-            if every is not None and not self._lag:
-                self._close_idle()
-                progress(self.done)
-                stop.wait(every)
-        if until is not None and not keep_open and not stop.is_set() and self._state.open.counts.num_rows:
-            last = max(self._state.open.counts.column("window").to_pylist())
-            self._commit(self._manifest.stage(), [], [], last + self._windows.size)
-        return self.done
 
-    def _pending(self, until: Mapping[Partition, int] | None) -> tuple[list[Range], int]:
-        done = self._manifest.ends
-        return rounds.ask(self._source, lambda origin: rounds.pending(origin, self._source, done, until))
+            if every is not None:
+                queries.run(self._start(id, every), look, stop, min(queries.LOOK_SECONDS, every))
+                return self.done
+            queries.run(self._start(id, None), look, stop)
+            if not self._keep_open and not stop.is_set() and self.done.open:
+                self._folder.send(Signal(close=True))
+                queries.run(self._start(id, None), look, stop)
+            return self.done
+
+    def _begin(self) -> str:
+        """The folder's id. What it was begun with is fixed, and how lines are read while a batch is to run again."""
+        settings = self._folder.settings()
+        if self._folder.last_clock()[0] >= 0 and not self._folder.checkpoint.exists():
+            # Batches would be counted anew, and take the names of files that are there.
+            raise InvalidOption(f"{self._folder.root} has results and no checkpoint any more. Give another folder.")
+        format = json.loads(json.dumps(asdict(self._format)))
+        if settings.get("format", format) != format and queries.is_pending(self._folder.checkpoint):
+            raise InvalidOption(
+                f"a batch of {self._folder.root} was not finished, and its lines were read otherwise "
+                f"(--format {settings['format']['name']} ...). Run it once with the flags of the last run."
+            )
+        settings = {"id": uuid4().hex, **settings, "windows": asdict(self._windows), "format": format}
+        self._folder.save_settings(settings)
+        return str(settings["id"])
+
+    async def _waiting(self, origin: Catalogue) -> dict[Any, int]:
+        """Offsets that are not read, by partition."""
+        waiting, sizes = await queries.waiting_offsets(origin, self._options, self._folder.checkpoint)
+        if not self._options.offsets_per_trigger and sum(sizes.values()) > BATCH_BYTES:
+            offsets = max(1, sum(waiting.values()) * BATCH_BYTES // sum(sizes.values()))
+            self._source = {**self._source, "maxOffsetsPerTrigger": str(offsets)}
+        return waiting
 
     @property
     def done(self) -> Logs:
-        totals = asdict(self._state.totals)
-        still = self._state.open.counts.column("lines")
-        return Logs(self._rounds, **totals, open=sum(still.to_pylist()), lag=self._lag, to=self._manifest.root)
+        _, clock = self._folder.last_clock()
+        return Logs(len(self._batches), **asdict(clock.totals), lag=self._lag, to=self._folder.root)
 
-    def round(self, ranges: Sequence[Range], waiting: int, may_come: bool) -> Commit:
-        """Do some ranges, or as much of them as one round takes. `may_come`: partitions that are done up to their
-        ends now may have more later."""
-        taken = rounds.taken(ranges, waiting, self._round_bytes)
-        state, root = self._state, self._manifest.root
-        staging = self._manifest.stage()
-        work = Counting(self._source, self._format, self._windows, state.closed, state.seen, str(root), str(staging))
-        counted: list[Counted] = self._run_tasks(work, taken)
-        now = time.monotonic()
-        self._fresh.update(dict.fromkeys((each.partition for each in counted), now))
-        self._lag -= sum(each.end - each.start for each in taken)
-        seen = {**state.seen, **{each.partition: each.seen for each in counted}}
-        reached = {(each.topic, each.partition): each.end for each in taken}
-        wanted = {(each.topic, each.partition): each.end for each in ranges}
-        left = {each for each, end in wanted.items() if reached.get(each, 0) < end}
-        return self._commit(staging, counted, taken, self._low(seen, left, may_come))
+    def _start(self, id: str, every: float | None) -> StreamingQuery:
+        from pyspark.sql import functions as f
 
-    def _low(self, seen: Mapping[Partition, int], left: set[Partition], may_come: bool) -> int:
-        """Up to which time every partition has come that may still have something to say; all of them, where none
-        has. A partition that is silent for long does not keep the others waiting."""
-        if left - set(seen):
-            return NEVER
-        since = time.monotonic() - self._idle
-        active = [
-            newest
-            for each, newest in seen.items()
-            if each in left or (may_come and self._fresh.setdefault(each, time.monotonic()) >= since)
-        ]
-        newest = min(active) if active else max(seen.values(), default=NEVER)
-        return max(NEVER, newest - self._windows.lateness)
+        from headrace.pipeline.jobs.logs.line_counter import REPORT, LineCounter
+        from headrace.pipeline.jobs.logs.result_sink import FORMAT, ResultSink
+        from headrace.pipeline.jobs.logs.window_state import OUTPUT, SUMS, WindowState
+
+        # All that is open is one value: one task has it. A checkpoint keeps this number.
+        spark = sibling_session(self._spark, {queries.STATE_STORE: queries.ROCKSDB}, partitions=1)
+        counter = LineCounter(self._format, self._windows, self._folder, is_archive(self._options))
+        records = spark.readStream.format("headrace").options(**self._source).schema(READ).load()
+        signals = spark.readStream.schema("signal STRING").json(f"file://{self._folder.signals}")
+        results = (
+            records.mapInArrow(counter.count, REPORT)
+            .unionByName(signals, allowMissingColumns=True)
+            # The time of the batch, which is the same when it runs again.
+            .withColumn("now", f.expr("unix_millis(current_timestamp())"))
+            .withColumn("job", f.lit(METRICS))
+            .groupBy("job")
+            .transformWithState(WindowState(self._windows), OUTPUT, "Append", "None")
+            .observe(METRICS, *(f.sum(f"{each}_count").alias(each) for each in SUMS))
+        )
+        writer = (
+            results.writeStream.format(FORMAT)
+            .queryName(f"logs-{self._folder.root.name}")
+            .option("path", str(self._folder.root))
+            .option("id", id)
+            .option("publish", json.dumps(self._publish))
+            .option("checkpointLocation", f"file://{self._folder.checkpoint}")
+            .outputMode("append")
+        )
+        # Spark looks for a sink in the active session of this thread, and once more in that of the query.
+        with active_session(spark):
+            queries.register(spark, ResultSink)
+            return queries.start(writer, every)
+
+    def _look(self, query: StreamingQuery) -> None:
+        for each in query.recentProgress:
+            records = each["sources"][0]
+            if int(records["numInputRows"]):
+                self._batches.add(int(each["batchId"]))
+            behind = count_waiting(records)
+            self._lag = self._lag if behind is None else behind
+        self._close_idle()
 
     def _close_idle(self) -> None:
-        low = self._low(self._state.seen, set(), True)
-        windows = self._state.open.counts.column("window").to_pylist()
-        if windows and min(windows) + self._windows.size <= low:
-            self._commit(self._manifest.stage(), [], [], low)
-
-    def _commit(self, staging: Path, counted: Sequence[Counted], taken: Sequence[Range], low: int) -> Commit:
-        """Add what was counted, give out the windows that end by `low`, and make all of it durable at once."""
-        state, root = self._state, self._manifest.root
-        whole = added([state.open, *(each.tally for each in counted)])
-        closed = max(state.closed, low)
-        finished, still = whole.split(closed - self._windows.size + 1)
-        windows, late = results.windows_of(finished, self._windows.size), results.late_of(finished)
-        totals = state.totals.plus(
-            rows=sum(each.rows for each in counted),
-            parsed=sum(each.parsed for each in counted),
-            broken=sum(each.broken for each in counted),
-            late=sum(each.late for each in counted),
-            errors=sum(each.errors for each in counted),
-            windows=windows.num_rows,
-        )
-        seen = {**state.seen, **{each.partition: each.seen for each in counted}}
-        after = replace(state, closed=closed, seen=seen, totals=totals, open=still)
-        files: list[StagedFile] = [file for each in counted for file in each.files]
-        for name, table in ((WINDOWS, windows), (LATE, late)):
-            files += [stage(root, staging, f"{name}/date={day}", part) for day, part in results.by_day(table)]
-        files.append(stage(root, staging, STATE, after.table()))
-        commit = self._manifest.commit(
-            files,
-            {(each.topic, each.partition): each.start for each in taken},
-            {(each.topic, each.partition): each.end for each in taken},
-            time.time_ns() // 1_000_000,
-        )
-        self._state = after
-        self._rounds += 1 if taken else 0
-        log.info("counted", commit=commit.number, rows=totals.rows, windows=windows.num_rows)
-        self._sweep(commit)
-        self._tell(commit)
-        return commit
-
-    def _sweep(self, commit: Commit) -> None:
-        """Let go what was open before a commit."""
-        for path in (self._manifest.root / STATE).glob("*.parquet"):
-            if path != self._manifest.root / _place(commit, STATE):
-                path.unlink()
-
-    def _tell(self, commit: Commit) -> None:
-        """Publish a commit's rows, if that was not done, and move the group to it."""
-        if self._publisher is not None:
-            keys, values = [], []
-            for name, as_json in ((WINDOWS, results.windows_as_json), (LATE, results.late_as_json)):
-                for path in _places(commit, name):
-                    found = as_json(pq.ParquetFile(self._manifest.root / path).read())
-                    keys += found[0]
-                    values += found[1]
-            self._publisher.publish(self._state.id, commit.number, keys, values)
-        if self._group and commit.ends:
-            try:
-                rounds.ask(self._source, lambda origin: origin.follow(self._group, commit.ends))
-            except HeadraceError as error:
-                log.warning("the job's group could not be moved", group=self._group, error=str(error))
-
-
-def _places(commit: Commit, folder: str) -> list[str]:
-    """The files of a commit that stand in a folder."""
-    return [path for file, path in commit.files if file.folder == folder or file.folder.startswith(f"{folder}/")]
-
-
-def _place(commit: Commit, folder: str) -> str:
-    found = _places(commit, folder)
-    if not found:
-        raise InvalidOption(f"the folder was not made by this job: commit {commit.number} has no {folder}")
-    return found[0]
+        """Let a batch without lines close what partitions that have become idle have held."""
+        batch, clock = self._folder.last_clock()
+        if clock.idle_ms is None or not clock.totals.open or batch == self._signalled:
+            return
+        if clock.close(self._windows.lateness, round(time.time() * 1_000)).closed > clock.closed:
+            self._folder.send(Signal(clock.idle_ms))
+            self._signalled = batch

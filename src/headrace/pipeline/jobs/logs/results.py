@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from headrace.pipeline.jobs.logs.counts import DURATION, LEVEL, MESSAGE, quantile
 from headrace.pipeline.jobs.logs.fields import ERRORS
-from headrace.pipeline.jobs.logs.windows import Tally, quantile
 
 TIME = pa.timestamp("us", tz="UTC")
 TOP_ERRORS = 10
@@ -46,50 +45,42 @@ Place = tuple[int, str]
 """A window and a service."""
 
 
-def windows_of(tally: Tally, size: int) -> Any:
+def windows_of(counts: Any, size: int) -> Any:
     """The rows of closed windows, by time and service."""
-    counts = _by_place(tally.counts)
-    buckets = _by_place(tally.buckets.sort_by("bucket"))
-    slowest = _by_place(tally.slowest)
-    messages = _by_place(tally.messages.sort_by([("lines", "descending"), ("message", "ascending")]))
-    rows = []
-    for place in sorted(counts):
-        levels = {row["level"]: row["lines"] for row in counts[place]}
-        lines = sum(levels.values())
-        errors = sum(levels.get(level, 0) for level in ERRORS)
-        numbers = [row["bucket"] for row in buckets[place]]
-        timed = np.array([row["lines"] for row in buckets[place]], np.int64)
-        most = slowest[place][0]["slowest"] if slowest[place] else None
-        row = {
-            "window": _time(place[0]),
-            "until": _time(place[0] + size),
-            "service": place[1],
-            "lines": lines,
-            "errors": errors,
-            "error_rate": errors / lines,
-            "levels": sorted(levels.items()),
-            "timed": int(timed.sum()),
-            **{name: _rounded(numbers, timed, share, most) for name, share in SHARES.items()},
-            "slowest": most,
-            "top_errors": [
-                {name: message[name] for name in ("message", "lines", "example")}
-                for message in messages[place][:TOP_ERRORS]
-            ],
-        }
-        rows.append(row)
-    return pa.Table.from_pylist(rows, WINDOWS)
+    found: defaultdict[Place, defaultdict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    for row in counts.to_pylist():
+        found[row["window"], row["service"]][row["kind"]].append(row)
+    return pa.Table.from_pylist([_window(place, found[place], size) for place in sorted(found)], WINDOWS)
 
 
-def late_of(tally: Tally) -> Any:
+def _window(place: Place, kinds: Mapping[str, list[dict[str, Any]]], size: int) -> dict[str, Any]:
+    levels = {row["name"]: row["lines"] for row in kinds[LEVEL]}
+    lines, errors = sum(levels.values()), sum(levels.get(level, 0) for level in ERRORS)
+    durations = sorted((int(row["name"]), row["lines"]) for row in kinds[DURATION])
+    slowest = max((row["slowest"] for row in kinds[DURATION]), default=None)
+    messages = sorted(kinds[MESSAGE], key=lambda row: (-row["lines"], row["name"]))
+    return {
+        "window": _time(place[0]),
+        "until": _time(place[0] + size),
+        "service": place[1],
+        "lines": lines,
+        "errors": errors,
+        "error_rate": errors / lines,
+        "levels": sorted(levels.items()),
+        "timed": sum(count for _, count in durations),
+        **{name: _rounded(durations, share, slowest) for name, share in SHARES.items()},
+        "slowest": slowest,
+        "top_errors": [
+            {"message": row["name"], "lines": row["lines"], "example": row["example"]} for row in messages[:TOP_ERRORS]
+        ],
+    }
+
+
+def late_of(counts: Any) -> Any:
     """The rows of late lines, by window, service and level."""
-    table = tally.late.sort_by([("window", "ascending"), ("service", "ascending"), ("level", "ascending")])
-    return table.set_column(0, WINDOWS.field("window"), table.column("window").cast(TIME)).cast(LATE)
-
-
-def by_day(table: Any) -> list[tuple[str, Any]]:
-    """The rows of each day, and the day, in UTC."""
-    days = pc.strftime(table.column("window"), format="%Y-%m-%d")
-    return [(day, table.filter(pc.equal(days, day))) for day in sorted(pc.unique(days).to_pylist())]
+    table = counts.sort_by([("window", "ascending"), ("service", "ascending"), ("name", "ascending")])
+    columns = {"window": "window", "service": "service", "level": "name", "lines": "lines"}
+    return pa.table({name: table.column(column) for name, column in columns.items()}).cast(LATE)
 
 
 def windows_as_json(table: Any) -> tuple[list[str], list[str]]:
@@ -97,8 +88,8 @@ def windows_as_json(table: Any) -> tuple[list[str], list[str]]:
     keys, values = [], []
     for row in table.to_pylist():
         keys.append(f"{_text(row['window'])}/{row['service']}")
-        said = {**row, "window": _text(row["window"]), "until": _text(row["until"]), "levels": dict(row["levels"])}
-        values.append(json.dumps(said, ensure_ascii=False))
+        texts = {**row, "window": _text(row["window"]), "until": _text(row["until"]), "levels": dict(row["levels"])}
+        values.append(json.dumps(texts, ensure_ascii=False))
     return keys, values
 
 
@@ -118,17 +109,11 @@ def late_as_json(table: Any) -> tuple[list[str], list[str]]:
     return keys, values
 
 
-def _by_place(table: Any) -> defaultdict[Place, list[dict[str, Any]]]:
-    found: defaultdict[Place, list[dict[str, Any]]] = defaultdict(list)
-    for row in table.to_pylist():
-        found[row["window"], row["service"]].append(row)
-    return found
-
-
-def _rounded(buckets: list[int], lines: Any, share: float, most: float | None) -> float | None:
+def _rounded(durations: list[tuple[int, int]], share: float, most: float | None) -> float | None:
     """A percentile to as many digits as it means; none is above the slowest."""
     if most is None:
         return None
+    buckets, lines = zip(*durations, strict=True)
     return min(float(f"{quantile(buckets, lines, share):.4g}"), most)
 
 
