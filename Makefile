@@ -64,7 +64,7 @@ go: install  ## the tests with franz-go, Sarama and go-nsq
 	$(BIN)/python -m pytest -m go
 
 spark: install  ## the tests of the pipeline with a real Spark (Java 17); cluster, Connect and examples are with `make long`
-	$(PIP) -e ".[pipeline,delta,iceberg,connect]"
+	$(PIP) -e ".[pipeline,lake,connect]"
 	$(BIN)/python -m pytest -m "spark and not long"
 
 cluster: install  ## a Spark cluster of two workers on loopback, until Ctrl-C

@@ -20,7 +20,7 @@ _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$|^<!-- (sh|python): (.*?) -->$", re.M
 _FILE = re.compile(r"# ([\w./-]+\.py)\n")
 _SPARK = re.compile(r"\b(spark|pyspark)\b|headrace pipeline")
 # All of their blocks belong together.
-_OF_SPARK = ("pipeline.md", "jobs.md", "spark.md", "orchestration.md")
+_OF_SPARK = ("pipeline.md", "jobs.md", "lake.md", "spark.md", "orchestration.md")
 
 
 @dataclass(frozen=True)

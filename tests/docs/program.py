@@ -46,7 +46,7 @@ def _begin_only() -> None:
 def _shell(line: str, answer: Any) -> None:
     lasting = bool(_LASTING.search(line))
     command = f"timeout --preserve-status -s INT {_BEGUN_SECONDS} {line}" if lasting else line
-    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=240)
     if done.returncode not in ((0, 130) if lasting else (0,)) or "Traceback" in done.stderr:
         raise SystemExit(f"{line}\nended with {done.returncode}\n{done.stdout}{done.stderr}")
     if answer is not None:

@@ -42,7 +42,7 @@ class DeltaTarget:
             DeltaTable.create(
                 self._target.url, schema, partition_by=wanted, name=self._target.name, storage_options=self._options
             )
-            self._make_durable(0)
+            self.make_durable(0)
             return
         found = self.load().metadata().partition_columns
         if found != wanted:
@@ -74,7 +74,7 @@ class DeltaTarget:
             )
         except CommitFailedError:
             raise Conflict from None
-        self._make_durable(table.version() + 1)
+        self.make_durable(table.version() + 1)
 
     def staging(self, query: str, batch: int) -> str:
         return ""
@@ -102,7 +102,7 @@ class DeltaTarget:
             return False
         return DeltaTable.is_deltatable(self._target.url, self._options)
 
-    def _make_durable(self, version: int) -> None:
+    def make_durable(self, version: int) -> None:
         """Delta-rs leaves that to the system. The broker is told next, and may drop the records."""
         root = self._target.local
         if root is None:

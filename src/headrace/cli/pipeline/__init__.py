@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typer
 
-from headrace.cli.pipeline import archive, audit, logs, replay, sessions
+from headrace.cli.pipeline import archive, audit, logs, maintain, replay, sessions
 
 app = typer.Typer(help="Jobs over topics, on Spark: pip install 'headrace[pipeline]'.", no_args_is_help=True)
 
@@ -21,5 +21,6 @@ def jobs() -> None:
 app.command("archive")(archive.archive)
 app.command("audit")(audit.audit)
 app.command("logs")(logs.logs)
+app.command("maintain")(maintain.maintain)
 app.command("replay")(replay.replay)
 app.command("sessions")(sessions.sessions)
