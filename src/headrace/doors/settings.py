@@ -33,6 +33,12 @@ class SharedSettings(Settings):
     http_answer_max_bytes: int = setting(
         33_554_432, "The largest answer of an HTTP door; one that would be larger is refused.", least=65_536
     )
+    http_request_ms: int = setting(
+        30_000,
+        "How long a client of an HTTP door may take to send a request, or to read an answer, before its connection is "
+        "closed; large bodies have longer.",
+        least=1,
+    )
     connections_idle_ms: int = setting(600_000, "A connection without a request for this long is closed.", least=1)
 
     def __post_init__(self) -> None:

@@ -27,6 +27,7 @@ class HttpDoor:
             connections_max=shared.connections_max,
             capacity=context.capacity,
             answer_max_bytes=shared.http_answer_max_bytes,
+            request_seconds=shared.http_request_ms / 1000,
             hosts=context.host_names,
             # Room for a message in Base64, and whatever stands around it.
             body_max_bytes=BODY_MAX_BYTES + 2 * broker.config.message_max_bytes,

@@ -54,7 +54,7 @@ class TestHttp(Conformance):
     lacks: ClassVar = {
         "partitions": "a request is one append",
         "queues": "it manages queues and does not consume them",
-        "idle": "a silent client has the 30 s of REQUEST_SECONDS, which no setting changes",
+        "idle": "a silent client has http_request_ms, not connections_idle_ms",
     }
     hello = b"POST /topics/t HTTP/1.1\r\nHost: localhost\r\n"
 

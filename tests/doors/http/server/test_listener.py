@@ -6,13 +6,17 @@ import ssl
 import struct
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import brokers
 from tests.certificates import Authority
 from tests.waiting import until
 
 from headrace.broker.metrics import Metrics
+from headrace.doors.door import DoorContext
+from headrace.doors.http.door import HttpDoor
 from headrace.doors.http.server import connection as connection_module
 from headrace.doors.http.server import listener as listener_module
 from headrace.doors.http.server.listener import Listener
@@ -67,7 +71,7 @@ class Site:
 
 
 def patience(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    monkeypatch.setattr(connection_module, "REQUEST_SECONDS", seconds)
+    monkeypatch.setattr(listener_module, "REQUEST_SECONDS", seconds)
     monkeypatch.setattr(connection_module, "SLOWEST_BYTES_PER_SECOND", 1 << 40)
 
 
@@ -200,8 +204,23 @@ async def test_a_slow_client_is_cut_off(monkeypatch: pytest.MonkeyPatch):
         assert await site.ask(b"") == b""
 
 
+async def test_how_long_a_client_may_be_silent_is_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(connection_module, "SLOWEST_BYTES_PER_SECOND", 1 << 40)
+    async with brokers.running(tmp_path, http="127.0.0.1:0", http_request_ms=300) as broker:
+        door = HttpDoor(DoorContext(broker, broker.config, broker.config))
+        await door.start()
+        try:
+            for sent, answer in ((b"", b""), (b"GET /healthz HT", b"HTTP/1.1 408")):
+                reader, writer = await asyncio.open_connection(*door.address)
+                writer.write(sent)
+                assert (await asyncio.wait_for(reader.read(), 20))[: len(answer) or 1] == answer
+                writer.close()
+        finally:
+            await door.stop()
+
+
 async def test_a_large_body_may_take_longer(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(connection_module, "REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(listener_module, "REQUEST_SECONDS", 0.5)
     monkeypatch.setattr(connection_module, "SLOWEST_BYTES_PER_SECOND", 100)
     async with Site(body_max_bytes=1_000) as site:
         reader, writer = await site.connect()

@@ -1,6 +1,6 @@
 """One HTTP connection: feeds the codec, has each request answered in turn, and writes what the codec gives.
 
-A client has `REQUEST_SECONDS` to send each request and to take its answer, and longer where the listener takes large
+A client has `http_request_ms` to send each request and to take its answer, and longer where the listener takes large
 bodies; a slower client is cut off, so a trickle of bytes cannot hold a connection for ever. The time that the handler
 takes is not the client's and does not count; what a client sends meanwhile is left in the socket, as it is until the
 client has taken nearly all of an answer: no more than one ever waits. Between requests a connection holds neither codec
@@ -20,8 +20,6 @@ from headrace.doors.http.server.messages import HttpError, Request, Response
 if TYPE_CHECKING:
     from headrace.doors.http.server.listener import Listener
 
-# No setting changes it: `connections_idle_ms` is for the doors whose clients are silent by right.
-REQUEST_SECONDS = 30.0
 # By this rate a large body may take longer.
 SLOWEST_BYTES_PER_SECOND = 65_536
 # How long a refused client may go on sending before it is cut off. Closed at once, it would often see a reset in place
@@ -186,7 +184,7 @@ class WebConnection(asyncio.Protocol):
 
     @property
     def _patience(self) -> float:
-        return REQUEST_SECONDS + self._listener.body_max_bytes / SLOWEST_BYTES_PER_SECOND
+        return self._listener.request_seconds + self._listener.body_max_bytes / SLOWEST_BYTES_PER_SECOND
 
     def _restart_deadline(self, seconds: float) -> None:
         self._stop_deadline()

@@ -23,6 +23,7 @@ from headrace.doors.http.server.messages import Answer, HttpError, Request, Resp
 STOP_SECONDS = 2.0
 BODY_MAX_BYTES = 64 * 1024
 ANSWER_MAX_BYTES = 32 * 1024 * 1024
+REQUEST_SECONDS = 30.0
 
 
 class Listener(Acceptor[WebConnection]):
@@ -38,6 +39,7 @@ class Listener(Acceptor[WebConnection]):
         hosts: Iterable[str] = ("localhost",),
         body_max_bytes: int = BODY_MAX_BYTES,
         answer_max_bytes: int = ANSWER_MAX_BYTES,
+        request_seconds: float | None = None,
         write_error: WriteError = write_plain,
     ) -> None:
         """`hosts` are the names by which it may be called; `write_error` answers what never reaches a handler, or fails
@@ -47,6 +49,7 @@ class Listener(Acceptor[WebConnection]):
         self.write_error = write_error
         self.body_max_bytes = body_max_bytes
         self._answer_max_bytes = answer_max_bytes
+        self.request_seconds = REQUEST_SECONDS if request_seconds is None else request_seconds
         self.guard = Guard(metrics.name, hosts)
         self.tls = False
         self._answers: dict[asyncio.Task[None], None] = {}

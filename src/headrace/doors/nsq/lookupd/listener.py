@@ -46,6 +46,7 @@ class Lookupd(BufferedAcceptor[LookupConnection]):
             connections_max=shared.connections_max,
             capacity=context.capacity,
             answer_max_bytes=shared.http_answer_max_bytes,
+            request_seconds=shared.http_request_ms / 1000,
             hosts=context.host_names,
             write_error=Api.write_error,
         )

@@ -85,6 +85,7 @@ class NsqdHttp:
             connections_max=context.shared.connections_max,
             capacity=context.capacity,
             answer_max_bytes=context.shared.http_answer_max_bytes,
+            request_seconds=context.shared.http_request_ms / 1000,
             hosts=context.host_names,
             body_max_bytes=self._settings.nsq_max_body_size,
             write_error=Api.write_error,
