@@ -152,6 +152,20 @@ def test_a_day_that_is_submitted_again_gives_the_same(topics: Topics, tmp_path: 
         assert {each["customer"]: each["amount"] for each in found} == TOTALS
 
 
+@pytest.mark.spark
+def test_a_day_that_is_archived_again_adds_nothing(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    from headrace.pipeline.jobs import archive
+
+    topic = topics.create()
+    for time in (NOON - DAY, NOON, NOON + DAY):
+        fill(topics, topic, time)
+    day = {"startingTimestamp": str(NOON - DAY // 2), "endingTimestamp": str(NOON + DAY // 2)}
+    wanted = {"to": tmp_path / "day", "topics": [topic], "bootstrap": topics.address, "options": day}
+    assert [archive(spark, **wanted).rows for _ in range(2)] == [ORDERS + 1, 0]
+    archived = spark.read.format("headrace").option("subscribe", topic).load(str(tmp_path / "day"))
+    assert {row["offset"] for row in archived.collect()} == set(range(ORDERS + 1, 2 * (ORDERS + 1)))
+
+
 def flags_of(command: str) -> set[str]:
     job: Any = typer.main.get_command(app)
     return {flag for each in job.commands[command].params for flag in each.opts}

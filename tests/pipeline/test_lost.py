@@ -128,6 +128,33 @@ def test_a_query_that_stands_in_an_open_transaction_waits(topics: Topics) -> Non
     assert [each.num_rows for piece in reader.partitions(begun, end) for each in reader.read(piece)] == []
 
 
+def test_a_query_of_what_is_available_may_end_before_the_log(topics: Topics) -> None:
+    topic = filled(topics, 20)
+    said = {"kafka.bootstrap.servers": topics.address, "subscribe": topic, "startingOffsets": "earliest"}
+    end = {"endingOffsets": f'{{"{topic}": {{"0": 12}}}}'}
+
+    def begin() -> readers.StreamReader:
+        return readers.StreamReader(parse({**said, **end}, streaming=True, bounded=True))
+
+    reader = begin()
+    with pytest.raises(InvalidOption, match="this stream has no end"):
+        reader.latestOffset({topic: {"0": 0}}, ALL)
+    reader.prepareForTriggerAvailableNow()
+    assert reader.latestOffset({topic: {"0": 0}}, ReadMaxRows(5)) == {topic: {"0": 5}}
+    assert reader.latestOffset({topic: {"0": 5}}, ALL) == {topic: {"0": 12}}
+    # The same again, and a range that lies before what is done: there is nothing left.
+    topics.fill(topic, [b"more"])
+    reader = begin()
+    reader.prepareForTriggerAvailableNow()
+    assert reader.latestOffset({topic: {"0": 12}}, ALL) == {topic: {"0": 12}}
+    assert reader.latestOffset({topic: {"0": 15}}, ALL) == {topic: {"0": 15}}
+    anew(topics, topic, 3)
+    reader = begin()
+    reader.prepareForTriggerAvailableNow()
+    with pytest.raises(DataLost, match="made anew"):
+        reader.latestOffset({topic: {"0": 12}}, ALL)
+
+
 def test_the_group_is_told_once_where_a_query_stands(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = filled(topics, 2)
     reader = stream(topics, subscribe=topic, **{"kafka.group.id": topic})

@@ -253,8 +253,9 @@ def parse_table_sink(given: Mapping[str, str]) -> TableOptions:
     )
 
 
-def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """The options as Spark hands them over; their names' case does not count. Raises InvalidOption."""
+def parse(given: Mapping[str, str], *, streaming: bool, bounded: bool = False) -> SourceOptions:
+    """The options as Spark hands them over; their names' case does not count. A stream that is `bounded` may have an
+    end, if its query takes what is available now. Raises InvalidOption."""
     options = _named(given)
     bootstrap, folder = options.get("kafka.bootstrap.servers", ""), _path(options, "path")
     if bool(bootstrap) == bool(folder):
@@ -273,7 +274,7 @@ def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     isolation = options.get("isolation", options.get("kafka.isolation.level", "read_committed"))
     if isolation not in ("read_committed", "read_uncommitted"):
         raise InvalidOption(f"isolation cannot be {isolation!r}: it is read_committed or read_uncommitted")
-    if streaming:
+    if streaming and not bounded:
         for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
             if name in options:
                 raise InvalidOption(f"{name} is for batch reads: a stream has no end")

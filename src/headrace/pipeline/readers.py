@@ -35,7 +35,15 @@ from pyspark.sql.streaming.datasource import (
 
 from headrace.errors import HeadraceError
 from headrace.pipeline import read_plan
-from headrace.pipeline.options import EARLIEST, LATEST, ColumnSelection, Partition, Position, SourceOptions
+from headrace.pipeline.options import (
+    EARLIEST,
+    LATEST,
+    ColumnSelection,
+    InvalidOption,
+    Partition,
+    Position,
+    SourceOptions,
+)
 from headrace.pipeline.origin import Catalogue, DataLost, Range, open_catalogue
 from headrace.pipeline.read_plan import Offsets
 
@@ -184,7 +192,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._values = values
         self._columns = columns
         self._until: Offsets | None = None
-        """Where a query that takes what is available now ends."""
+        """Where the log ended when a query began that takes what is available now."""
+        self._bound: Offsets = {}
+        """Where the options have such a query end before that."""
         self._followed: Offsets = {}
         """The last offsets that were committed for the query's group."""
         self._refused = -inf
@@ -205,13 +215,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(most) if most else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 -- Spark's name
-        self._until = self._catalogue(self._ends)
+        self._until = ends = self._catalogue(self._ends)
+        if self._has_end:
+            options = self._options
+            self._bound = self._catalogue(
+                lambda origin: read_plan.resolve_offsets(origin, options, options.end, list(ends))
+            )
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 -- Spark's name
         return _to_json(self._catalogue(self._ends))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 -- Spark's name
         begun = _from_json(start)
+        if self._has_end and self._until is None:
+            raise InvalidOption(
+                "endingOffsets and endingTimestamp are for batch reads and for trigger(availableNow=True): this stream "
+                "has no end"
+            )
         # A query that asks what comes after `start` has done what comes before. Spark calls `commit` itself for all
         # batches but the last of a query that ends by itself.
         self._follow(begun)
@@ -219,6 +239,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         async def ask(origin: Catalogue) -> Offsets:
             ends = self._until if self._until is not None else await self._ends(origin)
             ends = await self._after(origin, begun, ends)
+            for each in self._bound:
+                # A log that ends before what was read last was made anew, and is read whole.
+                if begun.get(each, 0) <= ends[each]:
+                    ends[each] = max(begun.get(each, 0), min(ends[each], self._bound[each]))
             since = {each: _next(begun.get(each, 0), end) for each, end in ends.items()}
             if not self._is_enough(sum(end - since[each] for each, end in ends.items())):
                 return begun
@@ -248,6 +272,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if end < begun[each] and self._options.fail_on_data_loss:
                 raise DataLost(_describe_recreated(each, begun[each], end))
         return {**ends, **{each: begun[each] for each, end in written.items() if end >= begun[each]}}
+
+    @property
+    def _has_end(self) -> bool:
+        return self._options.end != Position(LATEST)
 
     def _is_enough(self, waiting: int) -> bool:
         """Whether what waits is worth a batch, or has waited for long enough."""

@@ -58,7 +58,7 @@ class HeadraceSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 -- Spark's name
         from headrace.pipeline.readers import StreamReader
 
-        return StreamReader(parse(self.options, streaming=True), *self._columns(schema))
+        return StreamReader(parse(self.options, streaming=True, bounded=True), *self._columns(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from headrace.pipeline.sink import BatchWriter

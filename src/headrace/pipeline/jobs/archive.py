@@ -225,10 +225,14 @@ class _Job:
         return followed.look(query)
 
     def _start(self, begun: State) -> StreamingQuery:
-        options = parse(self.source, streaming=True)
+        options = parse(self.source, streaming=True, bounded=self.every is None)
         a_file, starting = rounds.ask(options, lambda origin: self._plan(origin, options, begun))
+        # What the table has decides: a time to begin at would win over the offsets behind it.
+        kept = {
+            name: each for name, each in self.source.items() if not (starting and name.lower().startswith("starting"))
+        }
         source = {
-            **self.source,
+            **kept,
             **starting,
             "maxOffsetsPerTrigger": self.source.get("maxOffsetsPerTrigger", str(a_file * BATCH_FILES)),
         }
