@@ -106,6 +106,21 @@ def header_at(buffer: bytes | bytearray | memoryview, position: int = 0) -> Batc
     return BatchHeader._make(HEADER.unpack_from(buffer, position))
 
 
+def new_header(
+    count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    attributes: int = 0,
+    producer_id: int = NO_PRODUCER,
+    producer_epoch: int = -1,
+    base_sequence: int = NO_SEQUENCE,
+) -> BatchHeader:
+    """The header of a new batch of so many records. Length and checksum are yet to come, offset and epoch the log's."""
+    times = base_timestamp, max_timestamp
+    producer = producer_id, producer_epoch, base_sequence
+    return BatchHeader(0, 0, -1, MAGIC, 0, attributes, count - 1, *times, *producer, count)
+
+
 def crc_fits(buffer: bytes | bytearray | memoryview, position: int, header: BatchHeader) -> bool:
     """Whether the whole batch at `position` fits its checksum."""
     return crc32c(memoryview(buffer)[position + CRC_FROM : position + header.size]) == header.crc

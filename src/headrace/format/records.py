@@ -26,10 +26,12 @@ from headrace.format.batch import (
     HEADER_BYTES,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
+    BatchHeader,
+    new_header,
 )
 from headrace.format.compression import decompress
 from headrace.format.faults import Faults
-from headrace.format.head import Head, open_head, seal
+from headrace.format.head import open_head, seal
 
 if cython.compiled:
     from cython.cimports.libc.string import memcpy
@@ -95,7 +97,7 @@ class Reader:
     headers_at: cython.Py_ssize_t
     header_count: cython.Py_ssize_t
 
-    def __init__(self, body: bytes, head: Head) -> None:
+    def __init__(self, body: bytes, head: BatchHeader) -> None:
         self.head = head
         self.body = body
         self.bytes_at = body
@@ -600,7 +602,7 @@ def retain(batch: Buffer, keep: Buffer, max_bytes: int, delete_horizon: int | No
     and the records' times are written relative to it.
     """
     reader: Reader = open_batch(batch, max_bytes)
-    head: Head = reader.head
+    head: BatchHeader = reader.head
     if len(keep) != head.record_count:
         raise ValueError(f"the batch has {head.record_count} records, but {len(keep)} are marked")
     attributes = head.attributes
@@ -692,18 +694,8 @@ def build(
         count += 1
     if count == 0:
         raise InvalidRecords("a batch needs at least one record")
-    head = Head(
-        base_offset=0,
-        leader_epoch=-1,
-        attributes=attributes | compression,
-        last_offset_delta=count - 1,
-        base_timestamp=base,
-        max_timestamp=highest,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-        record_count=count,
-    )
+    attributes |= compression
+    head = new_header(count, base, highest, attributes, producer_id, producer_epoch, base_sequence)
     return seal(writer.take(), head)
 
 

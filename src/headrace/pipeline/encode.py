@@ -12,8 +12,8 @@ from typing import NamedTuple
 import cython
 
 from headrace.errors import InvalidRecords
-from headrace.format.batch import HEADER_BYTES
-from headrace.format.head import Head, seal
+from headrace.format.batch import HEADER_BYTES, new_header
+from headrace.format.head import seal
 
 if cython.compiled:
     from cython.cimports.headrace.format.partitioning import hash_at
@@ -152,19 +152,9 @@ def build_rows(
         if value_length > 0:
             writer.raw(value_data, value_at, value_length)
         writer.varint(0)
-    head = Head(
-        base_offset=0,
-        leader_epoch=-1,
-        attributes=compression,
-        last_offset_delta=count - 1,
-        base_timestamp=first if timed else timestamp,
-        max_timestamp=newest if timed else timestamp,
-        producer_id=-1,
-        producer_epoch=-1,
-        base_sequence=-1,
-        record_count=count,
-    )
-    return seal(writer.take(), head)
+    if not timed:
+        first = newest = timestamp
+    return seal(writer.take(), new_header(count, first, newest, compression))
 
 
 def partitions_of(keys: Texts, partitions: cython.longlong) -> bytes:

@@ -26,10 +26,10 @@ import cython
 from crc32c import crc32c
 
 from headrace.errors import CorruptBatch, InvalidDelay, InvalidRecords
-from headrace.format.batch import CRC_FROM, HEADER_BYTES
+from headrace.format.batch import CRC_FROM, HEADER_BYTES, new_header
 from headrace.format.delay import DELIVER_AT, MAX_DELAY_MS
 from headrace.format.faults import Faults
-from headrace.format.head import Head, seal
+from headrace.format.head import seal
 from headrace.format.records import open_batch
 
 if cython.compiled:
@@ -199,7 +199,7 @@ def put_number(writer: Writer, value: cython.longlong) -> cython.void:
 
 @cython.cfunc
 def sealed(writer: Writer, count: cython.Py_ssize_t, base: cython.longlong, highest: cython.longlong) -> bytearray:
-    return seal(writer.take(), Head(0, -1, 0, count - 1, base, highest, -1, -1, -1, count))
+    return seal(writer.take(), new_header(count, base, highest))
 
 
 def route_of(topic_id: bytes, partition: int, scheduled_ms: int) -> bytes:
@@ -379,7 +379,7 @@ class Walk:
         self.size = len(data)
         self.at = 0
         self.after = -1
-        self.reader = Reader(data, Head(0, 0, 0, 0, 0, 0, 0, 0, 0, 0))
+        self.reader = Reader(data, new_header(0, 0, 0))
 
     @cython.cfunc
     @cython.exceptval(-1, check=False)
