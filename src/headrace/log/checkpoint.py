@@ -8,7 +8,7 @@ journal. A file `clean-shutdown` beside it says that nothing did, and that every
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 from uuid import UUID
@@ -83,6 +83,22 @@ def topic_from_json(value: Mapping[str, Any]) -> TopicRecord:
         [(start, point) for start, point in value["partitions"]],
         value.get("epochs", []),
     )
+
+
+def replay_changes(topics: Iterable[TopicRecord], changes: Sequence[Mapping[str, Any]]) -> list[TopicRecord]:
+    """The topics of a checkpoint after the changes of the catalogue that the journal has. The checkpoint is newer than
+    the first of them: what it has is not made again, and a topic that came and went since does not take the place of a
+    later one of its name."""
+    known = {topic.id: topic for topic in topics}
+    deleted = {UUID(hex=change["id"]) for change in changes if change["op"] == "delete"}
+    for change in changes:
+        if change["op"] == "create":
+            record = topic_from_json(change["topic"])
+            known.setdefault(record.id, record)
+        elif change["op"] == "alter" and (topic := known.get(UUID(hex=change["id"]))) is not None:
+            topic.config, topic.settings = change["config"], settings_from_json(change["settings"])
+            topic.partitions += [(0, 0)] * (change["partitions"] - len(topic.partitions))
+    return [topic for topic in known.values() if topic.id not in deleted]
 
 
 def save(disk: Disk, checkpoint: Checkpoint) -> None:

@@ -110,7 +110,7 @@ class NativeLog(LocalLog):
             self.committer = Committer(self.journal, self.runtime.offload.lane("journal"), self._roll_back)
             if self.clean:
                 for topic in found.topics:
-                    self.add_topic(topic, fresh=False)
+                    self.add_topic(topic)
             else:
                 await recovery.recover(self, found)
             self.spool = Spool(disk, self.config.journal_bytes, self.epoch, self.upkeep.want_spool)
@@ -147,18 +147,17 @@ class NativeLog(LocalLog):
 
     # --- the catalogue ---
 
-    def add_topic(self, record: TopicRecord, *, fresh: bool) -> Topic:
-        """Put a topic of the checkpoint or the journal, or a new one, into the catalogue."""
+    def add_topic(self, record: TopicRecord) -> None:
+        """Put a topic of the checkpoint or the journal into the catalogue."""
         topic = Topic(record.name, record.id, record.config, record.settings)
         topic.partitions = [
-            self._partition(topic, index, start, point, fresh=fresh)
+            self._partition(topic, index, start, point, fresh=False)
             for index, (start, point) in enumerate(record.partitions)
         ]
         for partition, epoch in zip(self.partitions_of(topic), record.epochs, strict=False):
             # A start after an unclean stop raises each partition's own.
             partition.epoch = max(self.epoch, epoch if self.clean else epoch + 1)
         self.topics.add(topic)
-        return topic
 
     async def _new_partitions(self, topic: Topic, first: int, end: int) -> list[NativePartition]:
         """Partitions that nothing was ever written to, made in small steps. They count once they are in the topic."""
@@ -210,7 +209,7 @@ class NativeLog(LocalLog):
         self._busy.add(name)
         try:
             await self._journal_change({"op": "delete", "id": topic.id.hex})
-            self.drop_topic(topic)
+            self._drop_topic(topic)
             await self._forget_tails(topic)
             try:
                 await self._remove_folders(topic)
@@ -221,7 +220,7 @@ class NativeLog(LocalLog):
         finally:
             self._busy.discard(name)
 
-    def drop_topic(self, topic: Topic) -> None:
+    def _drop_topic(self, topic: Topic) -> None:
         """Take a topic out of the catalogue."""
         self.topics.remove(topic)
         for partition in self.partitions_of(topic):
@@ -281,15 +280,6 @@ class NativeLog(LocalLog):
         if more:
             topic.partitions = [*topic.partitions, *more]
         return topic
-
-    def change_topic(self, topic: Topic, config: Mapping[str, str], settings: TopicSettings, partitions: int) -> None:
-        """Apply an alteration that the journal has."""
-        topic.config = config
-        topic.settings = settings
-        have = len(topic.partitions)
-        if partitions > have:
-            more = [self._partition(topic, index, 0, 0, fresh=False) for index in range(have, partitions)]
-            topic.partitions = [*topic.partitions, *more]
 
     def _existing(self, name: str) -> Topic:
         topic = self.topics.get(name)

@@ -126,34 +126,13 @@ async def _recover(log: NativeLog, topic_bytes: bytes, index: int, replay: Repla
 
 def _read_catalogue(log: NativeLog, found: Checkpoint, frames: list[Frame]) -> None:
     """Take the catalogue of the checkpoint, and the journal's changes of it."""
-    for record in found.topics:
-        log.add_topic(record, fresh=False)
-    deleted = _deleted(frames)
-    for frame in frames:
-        for entry in frame.entries():
-            if entry.kind is not Kind.CATALOGUE:
-                continue
-            change = json.loads(entry.data)
-            if change["op"] == "counter":
-                log.counters[change["name"]] = max(log.counters.get(change["name"], 0), change["value"])
-            elif change["op"] == "create":
-                record = checkpoints.topic_from_json(change["topic"])
-                # The checkpoint is newer than the first frames: a topic that came and went since must not take the
-                # place of a later one of its name, which the checkpoint has already.
-                if record.id not in log.topics.by_id and record.id not in deleted:
-                    log.add_topic(record, fresh=False)
-            elif (topic := log.topics.by_id.get(UUID(hex=change["id"]))) is not None:
-                if change["op"] == "delete":
-                    log.drop_topic(topic)
-                else:
-                    settings = checkpoints.settings_from_json(change["settings"])
-                    log.change_topic(topic, change["config"], settings, change["partitions"])
-
-
-def _deleted(frames: list[Frame]) -> set[UUID]:
-    """The topics that were deleted since the checkpoint began."""
-    changes = (json.loads(entry.data) for frame in frames for entry in frame.entries() if entry.kind is Kind.CATALOGUE)
-    return {UUID(hex=change["id"]) for change in changes if change["op"] == "delete"}
+    entries = (entry for frame in frames for entry in frame.entries())
+    changes = [json.loads(entry.data) for entry in entries if entry.kind is Kind.CATALOGUE]
+    for record in checkpoints.replay_changes(found.topics, changes):
+        log.add_topic(record)
+    for change in changes:
+        if change["op"] == "counter":
+            log.counters[change["name"]] = max(log.counters.get(change["name"], 0), change["value"])
 
 
 def _sweep(log: NativeLog, found: Checkpoint) -> None:

@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import Protocol, TypeVar, cast
-from uuid import UUID
 
 from headrace.errors import CorruptLog
 from headrace.format.batch import header_at
@@ -166,23 +165,12 @@ def _is_anothers(metadata: bytes, mine: bytes) -> bool:
 
 def _read_known(disk: Disk, found: Checkpoint) -> list[_Known]:
     """All partitions that have files, as checkpoint and journal know them."""
-    topics = {topic.id: topic for topic in found.topics}
     frames = read_frames(disk, found.journal_from).frames
     entries = [entry for frame in frames for entry in frame.entries()]
     changes = [json.loads(entry.data) for entry in entries if entry.kind is Kind.CATALOGUE]
-    for change in changes:
-        if change["op"] == "create":
-            record = checkpoints.topic_from_json(change["topic"])
-            topics.setdefault(record.id, record)
-        elif change["op"] == "alter" and (topic := topics.get(UUID(hex=change["id"]))) is not None:
-            topic.config, topic.settings = change["config"], checkpoints.settings_from_json(change["settings"])
-            topic.partitions += [(0, 0)] * (change["partitions"] - len(topic.partitions))
-    for change in changes:
-        if change["op"] == "delete":
-            topics.pop(UUID(hex=change["id"]), None)
     known = {
         (topic.id.bytes, index): _Known(topic, index, start, point)
-        for topic in topics.values()
+        for topic in checkpoints.replay_changes(found.topics, changes)
         if topic.settings.durability is not Durability.MEMORY
         for index, (start, point) in enumerate(topic.partitions)
     }
