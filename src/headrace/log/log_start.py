@@ -41,13 +41,13 @@ async def trim(partition: NativePartition, before: int) -> int:
         if partition.start == partition.end:
             # Nothing of the newest segment is left either.
             partition.close_active()
-        partition.log.drop_expired(partition)
+        partition.log.upkeep.drop_expired(partition)
         _report_trimmed(partition, was)
     return partition.start
 
 
 async def shrink(partition: NativePartition, limit: int) -> int:
-    """See `Partition.shrink`."""
+    """See `LocalPartition.shrink`."""
     if partition.topic.settings.durability is Durability.MEMORY:
         keep_newest(partition, limit)
         return partition.start
@@ -80,7 +80,7 @@ def _report_trimmed(partition: NativePartition, was: int) -> None:
 
 
 def expires_within(partition: NativePartition, ahead_ms: int) -> int:
-    """See `Partition.expires_within`."""
+    """See `LocalPartition.expires_within`."""
     then = partition.log.runtime.clock.now_ms() + ahead_ms
     start = retention.start_at(
         partition.segments, partition.topic.settings, then, partition.start, partition.high_watermark
@@ -90,7 +90,7 @@ def expires_within(partition: NativePartition, ahead_ms: int) -> int:
 
 
 def freed_by(partition: NativePartition, before: int) -> int:
-    """See `Partition.freed_by`."""
+    """See `LocalPartition.freed_by`."""
     if before >= partition.end:
         return partition.size()
     if partition.topic.settings.durability is Durability.MEMORY:

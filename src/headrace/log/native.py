@@ -364,9 +364,6 @@ class NativeLog(LocalLog):
             self.full = True
             self.upkeep.watch_full_disk()
 
-    def drop_expired(self, partition: NativePartition) -> None:
-        self.upkeep.drop_expired(partition)
-
     def sizes(self) -> Mapping[str, int]:
         return {
             "topics": len(self.topics),

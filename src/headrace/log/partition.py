@@ -322,11 +322,11 @@ class NativePartition(LocalPartition):
             return OffsetAtTime(-1, -1, -1)
         return OffsetAtTime(found[0], found[1], self.state.epochs.epoch_at(found[0]))
 
-    async def trim(self, before: int) -> int:
-        return await log_start.trim(self, before)
-
-    async def truncate(self, offset: int) -> int:
-        return await truncate(self, offset)
+    trim = log_start.trim
+    shrink = log_start.shrink
+    expires_within = log_start.expires_within
+    freed_by = log_start.freed_by
+    truncate = truncate
 
     def cut(self, end: int) -> None:
         """The log ends at `end`, below what was flushed. What follows from its batches has yet to be read again."""
@@ -350,15 +350,6 @@ class NativePartition(LocalPartition):
         """Take what follows from the batches that were left."""
         self.state.adopt(found)
         self.wake_all()
-
-    async def shrink(self, limit: int) -> int:
-        return await log_start.shrink(self, limit)
-
-    def expires_within(self, ahead_ms: int) -> int:
-        return log_start.expires_within(self, ahead_ms)
-
-    def freed_by(self, before: int) -> int:
-        return log_start.freed_by(self, before)
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
         epochs = self.state.epochs
@@ -394,9 +385,6 @@ class NativePartition(LocalPartition):
             return False
         self.log.dirty[self] = None
         return True
-
-    def expire_producers(self, now_ms: int, after_ms: int) -> None:
-        self.state.producers.expire(now_ms, after_ms)
 
     def mark_saved(self, point: int) -> None:
         """The checkpoint file has this recovery point."""

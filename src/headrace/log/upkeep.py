@@ -367,7 +367,7 @@ class Upkeep:
                     continue  # logged already, or it passes; others have something to give up all the same
                 if not partition.writable:
                     continue
-                partition.expire_producers(now, log.config.producer_id_expiration_ms)
+                partition.state.producers.expire(now, log.config.producer_id_expiration_ms)
                 self._close_expired(partition, now)
                 await self._expire(partition, now)
                 await asyncio.sleep(0)
