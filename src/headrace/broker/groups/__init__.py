@@ -3,13 +3,16 @@
 coordinator.py   finds the group of a request; commits, administration, expiry
 shards.py        all partitions of `__consumer_offsets`: making, finding, loading
 shard.py         one partition: replay and append
-group.py         the state machine of one group
-roster.py        who is in it, and what is counted about them
+group.py         the state machine of one classic group
+classic_state.py what such a group knows, stores, shows, and answers by that alone
+members.py       the members of a group of either protocol: ids, instance ids, what they carry
+roster.py        the members of a classic group, and what is counted about them
 member.py        one member and its waiting requests
 offsets.py       what a group has committed
 group_codec.py   the formats of `__consumer_offsets`
 protocol.py      requests, answers and refusals
 subscription.py  the topics in a consumer's metadata
+answers.py       answers for a whole group, some in a turn of the loop
 deadline.py      timers that are cheap to move
 consumer/        groups of the consumer protocol, which the broker divides the work for
 """
