@@ -21,7 +21,7 @@ from headrace.pipeline.sink_commit import CommitCoordinator, Note, OpenTransacti
 def replay_here(**options: Any) -> Any:
     """A replay whose tasks run here."""
     from headrace.pipeline.jobs import replay, rounds
-    from headrace.pipeline.jobs.replay.running import Runner
+    from headrace.pipeline.jobs.replay.runner import Runner
 
     def here(spark: object, work: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:
         return [work(each) for each in tasks]

@@ -10,7 +10,7 @@ pytest.importorskip("pyarrow")
 
 from headrace.errors import HeadraceError
 from headrace.pipeline.jobs.folders import ARCHIVE, LOGS, LOGS_SETTINGS, PLAN, REPLAY, check_folder, take_checkpoint
-from headrace.pipeline.jobs.publishing import Publisher
+from headrace.pipeline.jobs.publisher import Publisher
 from headrace.pipeline.jobs.rounds import connection, refuse_loop
 from headrace.pipeline.manifest import Manifest
 from headrace.pipeline.options import parse

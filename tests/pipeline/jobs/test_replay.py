@@ -28,11 +28,11 @@ import pyarrow.parquet as pq  # noqa: E402 -- needs pyarrow
 
 import headrace  # noqa: E402
 from headrace.pipeline.jobs import rounds  # noqa: E402
-from headrace.pipeline.jobs.replay import job, pacing  # noqa: E402
+from headrace.pipeline.jobs.replay import job  # noqa: E402
 from headrace.pipeline.jobs.replay.delivery import IntoFile  # noqa: E402
-from headrace.pipeline.jobs.replay.pacing import Pace, Pacer  # noqa: E402
+from headrace.pipeline.jobs.replay.pacer import TICK, Pace, Pacer  # noqa: E402
 from headrace.pipeline.jobs.replay.plan import Plan  # noqa: E402
-from headrace.pipeline.jobs.replay.running import Runner  # noqa: E402
+from headrace.pipeline.jobs.replay.runner import Runner  # noqa: E402
 from headrace.pipeline.manifest import Manifest  # noqa: E402
 from headrace.pipeline.options import InvalidOption  # noqa: E402
 from headrace.pipeline.origin import Range  # noqa: E402
@@ -202,7 +202,7 @@ def test_what_cannot_be_is_said(topics: Topics, replay: Any, tmp_path: Path) -> 
         ({"into": "a", "options": {"kafka.group.id": "live"}}, "moves no consumer group"),
         ({"into": "a", "per": "planets"}, "not 'planets'"),
         ({"into": "a", "speed": -1}, "cannot be -1"),
-        ({"to": tmp_path, "speed": 1}, "nobody waits"),
+        ({"to": tmp_path, "speed": 1}, "no reader waits"),
         ({"into": "a", "speed": 1, "function": len}, "a frame is read as a whole"),
     ):
         with pytest.raises(InvalidOption, match=reason):
@@ -348,7 +348,7 @@ def test_a_pacer_keeps_order_and_lets_nothing_go_early(lanes: list[list[list[int
 
     def sleep(seconds: float) -> None:
         nonlocal now
-        assert seconds >= pacing.TICK
+        assert seconds >= TICK
         now += seconds
 
     def blocks(lane: int, given: list[list[int]]) -> Iterator[Any]:
@@ -374,7 +374,7 @@ def test_a_pacer_keeps_order_and_lets_nothing_go_early(lanes: list[list[list[int
         lane: list(range(sum(map(len, given)))) for lane, given in enumerate(lanes) if sum(map(len, given))
     }
     # Nobody took any time: only those leave later that are due within a tick.
-    assert pacer.behind <= pacing.TICK + 1e-6
+    assert pacer.behind <= TICK + 1e-6
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 500)), max_size=5), st.integers(1, 9))

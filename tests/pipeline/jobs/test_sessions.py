@@ -19,10 +19,10 @@ from headrace.pipeline.jobs.sessions_story import (
     LATE,
     STATE,
     Event,
+    Output,
     Question,
     Rules,
     Story,
-    Told,
 )
 
 MINUTE = 60_000
@@ -32,7 +32,7 @@ def event(name: str, at: int, number: int | None = None, **data: Any) -> Event:
     return Event(name, at, number, (0, at), data)
 
 
-def told(found: list[Told], kind: str) -> list[dict[str, Any]]:
+def told(found: list[Output], kind: str) -> list[dict[str, Any]]:
     return [json.loads(each.value) for each in found if each.kind == kind]
 
 
@@ -133,7 +133,7 @@ def test_changes_tell_every_step_and_do_not_depend_on_batches() -> None:
     found = whole.take(batch, 0, Rules(MINUTE)) + whole.take([], 300_000, Rules(MINUTE))
     assert [(each["from"], each["to"], each["at"]) for each in told(found, CHANGE)] == steps
     one_by_one = Story.loaded("q", None)
-    others: list[Told] = []
+    others: list[Output] = []
     for each in batch:
         # The watermark has come to just before the event.
         others += one_by_one.take([], each.at - 1, Rules(MINUTE)) + one_by_one.take([each], each.at - 1, Rules(MINUTE))
@@ -283,7 +283,7 @@ def test_any_order_of_arrival_comes_to_the_same(
     for each in in_order:
         question = question.after(each)
     story = Story.loaded("q", None)
-    found: list[Told] = []
+    found: list[Output] = []
     for each in data.draw(st.permutations(events)):
         found += story.take([each], -1, Rules())
         story = again(story)
@@ -320,7 +320,7 @@ def test_every_event_is_told_once_or_is_late_or_broken(
     ]
     kept: str | None = None
     watermark = -1
-    found: list[Told] = []
+    found: list[Output] = []
     for some in [*([each] for each in data.draw(st.permutations(events))), []]:
         story = Story.loaded("q", kept)
         if not some:

@@ -65,10 +65,10 @@ def replay(
     folder = local_path(to, "--to") if to else ""
 
     def check() -> Sequence[str]:
-        from headrace.pipeline.jobs.replay.job import checked, refuse_group
+        from headrace.pipeline.jobs.replay.job import check_replay, refuse_group
 
         refuse_group(job.source["options"])
-        checked(function or None, per, into, folder, multiple, dry_run=dry_run)
+        check_replay(function or None, per, into, folder, multiple, dry_run=dry_run)
         return [into] if into else []
 
     with (

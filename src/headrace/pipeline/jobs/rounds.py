@@ -43,7 +43,7 @@ Run = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 
 
 def connection(options: Mapping[str, str] | None) -> dict[str, str]:
-    """Of the source's options, those that say how to connect: whoever writes to the same broker needs them, too."""
+    """Of the source's options, those that say how to connect: a writer to the same broker needs them, too."""
     return {
         name: value
         for name, value in (options or {}).items()
@@ -54,7 +54,7 @@ def connection(options: Mapping[str, str] | None) -> dict[str, str]:
 
 def refuse_shape(options: Mapping[str, str] | None) -> None:
     """Raises InvalidOption where options say what a row is: a job takes what it needs of each record, and would answer
-    as if nothing had been said."""
+    as if they were not there."""
     for name in options or {}:
         if name.lower() in {each.lower() for each in SHAPING}:
             raise InvalidOption(f"the option {name} is for queries: this job chooses itself what it reads of a record")
@@ -77,7 +77,7 @@ def check_topic(name: str) -> None:
 def source_of(
     topics: Sequence[str], pattern: str, bootstrap: str, data: str, options: Mapping[str, str] | None
 ) -> SourceOptions:
-    """The topics that a job is told, as a batch read has them. Raises InvalidOption."""
+    """The topics that a job is given, as a batch read has them. Raises InvalidOption."""
     given = {
         **(options or {}),
         **({"kafka.bootstrap.servers": bootstrap} if bootstrap else {}),

@@ -56,8 +56,8 @@ JOB = "sessions"
 QUESTIONS, COUNTS = "questions", "counts"
 # Spark takes every column of a source in Python row by row, whatever is done with it.
 READ = "topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, value STRING"
-# What is told, counted by kind, in Spark's progress.
-TOLD_COUNTS = "told"
+# What is written, counted by kind, in Spark's progress.
+METRICS = "told"
 COMPACTED = {"cleanup.policy": "compact"}
 
 
@@ -225,24 +225,24 @@ class _Job:
     def _questions(self, every: float | None) -> StreamingQuery:
         from pyspark.sql import functions as f
 
-        from headrace.pipeline.jobs.sessions_state import TOLD, Questions
+        from headrace.pipeline.jobs.sessions_state import OUTPUT, Questions
 
-        told = (
+        outputs = (
             self._events()
             .withWatermark("at", f"{self.lateness} milliseconds")
             # Spark drops rows behind the watermark where it sees the column that has it.
             .drop("at")
             .groupBy("question")
-            .transformWithState(Questions(self.fields, self.rules), TOLD, "Append", "EventTime")
+            .transformWithState(Questions(self.fields, self.rules), OUTPUT, "Append", "EventTime")
             .observe(
-                TOLD_COUNTS,
+                METRICS,
                 f.expr(f"count_if(kind = '{LATE}') AS late"),
                 f.expr(f"count_if(kind = '{BROKEN}') AS broken"),
                 f.expr(f"count_if(kind = '{CHANGE}' AND get_json_object(value, '$.to') = '{FORGOTTEN}') AS forgotten"),
             )
         )
         topic = f.create_map(*(f.lit(each) for kind in self.out.items() for each in kind))
-        return self._write(told.select(topic[f.col("kind")].alias("topic"), "key", "value"), QUESTIONS, every)
+        return self._write(outputs.select(topic[f.col("kind")].alias("topic"), "key", "value"), QUESTIONS, every)
 
     def _events(self) -> DataFrame:
         """Records as events: those that are none have a reason, and no question and no time."""
@@ -358,14 +358,14 @@ class _Followed:
             self._seen.add(at)
             # A Connect server does not say it of the whole query.
             rows = sum(int(source["numInputRows"]) for source in each["sources"])
-            told = queries.read_metrics(each["observedMetrics"], TOLD_COUNTS)
+            counted = queries.read_metrics(each["observedMetrics"], METRICS)
             (behind,) = map(count_waiting, each["sources"])
             done = Sessions(
                 done.batches + bool(rows),
                 done.events + rows,
-                done.late + told.get("late", 0),
-                done.broken + told.get("broken", 0),
-                done.forgotten + told.get("forgotten", 0),
+                done.late + counted.get("late", 0),
+                done.broken + counted.get("broken", 0),
+                done.forgotten + counted.get("forgotten", 0),
                 {},
                 done.lag if behind is None else behind,
             )

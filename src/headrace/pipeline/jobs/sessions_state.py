@@ -14,16 +14,16 @@ from typing import Any
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
-from headrace.pipeline.jobs.sessions_story import BROKEN, EVENTS, Event, Rules, Story, Told
+from headrace.pipeline.jobs.sessions_story import BROKEN, EVENTS, Event, Output, Rules, Story
 
-TOLD = "kind STRING, key STRING, value STRING"
+OUTPUT = "kind STRING, key STRING, value STRING"
 # What has no question is gathered here.
 NOWHERE = ""
 
 
 @dataclass(frozen=True)
 class Fields:
-    """Where an event says what."""
+    """The names of an event's fields."""
 
     question: str = "question"
     event: str = "event"
@@ -32,7 +32,7 @@ class Fields:
 
 
 class Questions(StatefulProcessor):
-    """Events by question, into what is told of them."""
+    """Events by question, into what is written of them."""
 
     def __init__(self, names: Fields, rules: Rules) -> None:
         self._names = names
@@ -69,8 +69,8 @@ class Questions(StatefulProcessor):
         kept = self._kept.get()
         story = Story.loaded(name, None if kept is None else kept[0])
         before = story.timer
-        for told in story.take(events, watermark, self._rules):
-            yield _row(told)
+        for output in story.take(events, watermark, self._rules):
+            yield _row(output)
         if not story.empty:
             self._kept.update((story.kept(),))
         elif kept is not None:
@@ -82,7 +82,7 @@ class Questions(StatefulProcessor):
             if story.timer is not None:
                 self._handle.registerTimer(story.timer)
 
-    def _event(self, row: Row) -> Event | Told:
+    def _event(self, row: Row) -> Event | Output:
         name = row["event"]
         if name not in EVENTS:
             return _broken(row, f"there is no event {name!r}; there are {', '.join(EVENTS)}")
@@ -118,16 +118,16 @@ class Counts(StatefulProcessor):
         pass
 
 
-def _broken(row: Row, reason: str = "") -> Told:
-    said = {
+def _broken(row: Row, reason: str = "") -> Output:
+    fields = {
         "topic": row["topic"],
         "partition": row["partition"],
         "offset": row["offset"],
         "reason": reason or row["reason"],
         "value": row["value"],
     }
-    return Told(BROKEN, row["question"], json.dumps(said, ensure_ascii=False, separators=(",", ":")))
+    return Output(BROKEN, row["question"], json.dumps(fields, ensure_ascii=False, separators=(",", ":")))
 
 
-def _row(told: Told) -> Row:
-    return Row(kind=told.kind, key=told.key, value=told.value)
+def _row(output: Output) -> Row:
+    return Row(kind=output.kind, key=output.key, value=output.value)

@@ -1,12 +1,12 @@
-"""The story of one question: its events in order, what they make of it, and what is told of that.
+"""The story of one question: its events in order, what they make of it, and what is written of that.
 
 Events come in any order, and the state is what they make of it in theirs: by number, where they have one, and by time.
 So a story is kept in two parts. What lies behind the watermark is settled: nothing can come before it any more, and its
-events are told, once and in order. The rest is pending: it counts for the state that is shown, and is put in order
+events are written, once and in order. The rest is pending: it counts for the state that is shown, and is put in order
 anew with each event that comes.
 
-A story ends: when nothing has been heard of a question for long, that is told, and nothing is kept of it. An event that
-comes behind the watermark and fits nowhere any more is late, which is told, too.
+A story ends: when nothing has been heard of a question for long, that is written, and nothing is kept of it. An event
+that comes behind the watermark and fits nowhere any more is late, which is written, too.
 
 Nothing here knows Spark. A story is a function of its events and the watermark, so a batch that is run again tells the
 same.
@@ -30,7 +30,7 @@ STATES = (UNASKED, OPEN, ANSWERED, ACCEPTED, CLOSED, IDLE)
 # Where a change leads that is the last one.
 FORGOTTEN = "forgotten"
 
-# Kinds of what is told.
+# Kinds of what is written.
 EVENT, STATE, CHANGE, BROKEN, LATE = "event", "state", "change", "broken", "late"
 KINDS = (EVENT, STATE, CHANGE, BROKEN, LATE)
 
@@ -130,7 +130,7 @@ class Question:
         return self if due is None or at < due else replace(self, state=IDLE)
 
     def _resting(self) -> str:
-        """Where a question stands that nobody has closed."""
+        """Where a question stands that is not closed."""
         if self.accepted is not None:
             return ACCEPTED
         if self.answers:
@@ -144,7 +144,7 @@ def _vote(data: Mapping[str, Any]) -> int:
 
 
 @dataclass(frozen=True)
-class Told:
+class Output:
     """A record to be written."""
 
     kind: str
@@ -173,7 +173,7 @@ class Story:
     def __init__(self, name: str, settled: Question, pending: list[Event], timer: int | None) -> None:
         self.name = name
         self.timer = timer
-        """The moment of the watermark at which something is to be told, or None."""
+        """The moment of the watermark at which something is to be written, or None."""
         self._settled = settled
         self._pending = pending
 
@@ -203,22 +203,22 @@ class Story:
         """There is nothing to keep of it."""
         return not self._settled.events and not self._pending
 
-    def take(self, events: Sequence[Event], watermark: int, rules: Rules) -> list[Told]:
-        """What is to be told when these events have come, and the watermark stands there."""
+    def take(self, events: Sequence[Event], watermark: int, rules: Rules) -> list[Output]:
+        """What is to be written when these events have come, and the watermark stands there."""
         # A batch that runs again may have its events in another order: what they are measured by is what was before.
         empty, hidden = self.empty, self._is_hidden(rules)
         before, known = (Question(), []) if hidden else (self.question, list(self._pending))
-        told: list[Told] = []
+        outputs: list[Output] = []
         for event in events:
-            told += self._add(event, watermark, rules, empty)
+            outputs += self._add(event, watermark, rules, empty)
         if self._is_hidden(rules):
-            return told + self._give_up(watermark)
+            return outputs + self._give_up(watermark)
         if self._pending[: len(known)] == known:
             steps = list(_steps(before, self._pending[len(known) :], rules.idle))
         else:
             # What was shown has been put right: there is no way from the one to the other.
             steps = [self.question]
-        told += self._settle(watermark, rules.idle)
+        outputs += self._settle(watermark, rules.idle)
         if not self._pending:
             self._settled = self._settled.resting_at(watermark, rules.idle)
             steps.append(self._settled)
@@ -226,14 +226,14 @@ class Story:
         forgotten = self._forgotten_at(rules)
         ends = forgotten is not None and forgotten <= watermark
         if ends and rules.tombstones:
-            told.append(Told(STATE, self.name, None))
+            outputs.append(Output(STATE, self.name, None))
         elif ends or after != before:
-            told.append(Told(STATE, self.name, self._state(after, forgotten if ends else None)))
-        told += self._changes(before, steps, rules.idle, forgotten if ends else None)
+            outputs.append(Output(STATE, self.name, self._state(after, forgotten if ends else None)))
+        outputs += self._changes(before, steps, rules.idle, forgotten if ends else None)
         if ends:
             self._settled = Question()
         self.timer = self._pending[0].at if self._pending else self._next(rules)
-        return told
+        return outputs
 
     def _next(self, rules: Rules) -> int | None:
         """When something becomes of it though nothing comes."""
@@ -253,23 +253,23 @@ class Story:
             return False
         return all(each.name != ASKED for each in self._pending)
 
-    def _give_up(self, watermark: int) -> list[Told]:
+    def _give_up(self, watermark: int) -> list[Output]:
         """Put aside what the asking cannot come before any more."""
-        told = []
+        outputs = []
         while self._pending and self._pending[0].at <= watermark:
-            told.append(
+            outputs.append(
                 self._late(self._pending.pop(0), "nothing is known of the question: it is forgotten, or not asked")
             )
         self.timer = self._pending[0].at if self._pending else None
-        return told
+        return outputs
 
     def _changes(
         self, before: Question, steps: Sequence[Question], idle: int | None, forgotten: int | None
-    ) -> Iterator[Told]:
+    ) -> Iterator[Output]:
         state = before.state if before.events else None
 
-        def change(to: str, at: int) -> Told:
-            return Told(CHANGE, self.name, _text({"question": self.name, "from": state, "to": to, "at": at}))
+        def change(to: str, at: int) -> Output:
+            return Output(CHANGE, self.name, _text({"question": self.name, "from": state, "to": to, "at": at}))
 
         for step in steps:
             if step.events and step.state != state:
@@ -279,7 +279,7 @@ class Story:
         if forgotten is not None:
             yield change(FORGOTTEN, forgotten)
 
-    def _add(self, event: Event, watermark: int, rules: Rules, empty: bool) -> list[Told]:
+    def _add(self, event: Event, watermark: int, rules: Rules, empty: bool) -> list[Output]:
         if event.at <= watermark and (empty or not self._fits(event, rules.idle)):
             why = "nothing is known of the question" if empty else "the question has gone on"
             return [self._late(event, f"it came {watermark - event.at} ms behind the watermark, and {why}")]
@@ -288,12 +288,12 @@ class Story:
             passed = self._settled.sequence is not None and number <= self._settled.sequence
             if passed or any(each.sequence == number for each in self._pending):
                 reason = f"number {number} of the question came before, or too late to be put in order"
-                return [Told(BROKEN, self.name, _text({"question": self.name, "reason": reason, **event.data}))]
+                return [Output(BROKEN, self.name, _text({"question": self.name, "reason": reason, **event.data}))]
         insort(self._pending, event, key=lambda each: each.order)
         return []
 
     def _fits(self, event: Event, idle: int | None) -> bool:
-        """Whether an event can still be told in order."""
+        """Whether an event can still be written in order."""
         settled = self._settled
         if event.sequence is not None and settled.sequence is not None:
             return event.sequence > settled.sequence
@@ -301,8 +301,8 @@ class Story:
             return True
         return event.at > settled.last + (idle or 0 if settled.state == IDLE else 0)
 
-    def _late(self, event: Event, reason: str) -> Told:
-        said = {
+    def _late(self, event: Event, reason: str) -> Output:
+        fields = {
             "question": self.name,
             "event": event.name,
             "at": event.at,
@@ -312,21 +312,21 @@ class Story:
             "offset": event.place[1],
             "data": dict(event.data),
         }
-        return Told(LATE, self.name, _text(said))
+        return Output(LATE, self.name, _text(fields))
 
-    def _settle(self, watermark: int, idle: int | None) -> list[Told]:
+    def _settle(self, watermark: int, idle: int | None) -> list[Output]:
         """Tell what nothing can come before any more."""
-        told = []
+        outputs = []
         while self._pending and self._pending[0].at <= watermark:
             event = self._pending.pop(0)
             before = self._settled.resting_at(event.at, idle)
             self._settled = before.after(event)
-            told.append(Told(EVENT, self.name, self._enriched(event, before, self._settled)))
-        return told
+            outputs.append(Output(EVENT, self.name, self._enriched(event, before, self._settled)))
+        return outputs
 
     def _state(self, question: Question, forgotten: int | None) -> str:
-        said = {"question": self.name, **asdict(question), "first_answer_after": question.first_answer_after}
-        return _text(said if forgotten is None else {**said, "forgotten": forgotten})
+        fields = {"question": self.name, **asdict(question), "first_answer_after": question.first_answer_after}
+        return _text(fields if forgotten is None else {**fields, "forgotten": forgotten})
 
     def _enriched(self, event: Event, before: Question, after: Question) -> str:
         return _text(

@@ -1,7 +1,7 @@
 """Where a batch's results go: files of the folder, and then a topic, in the driver, under the batch's number.
 
 Spark commits a batch when this has returned. A batch that runs again, because the driver died before that, replaces its
-files by the same (`results_folder.py`), and what the topic has is recognised (`publishing.py`).
+files by the same (`results_folder.py`), and what the topic has is recognised (`publisher.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from headrace.pipeline.jobs.logs import counts, results
 from headrace.pipeline.jobs.logs.clock import Clock
 from headrace.pipeline.jobs.logs.results_folder import LATE, WINDOWS, ResultsFolder
-from headrace.pipeline.jobs.publishing import Publisher
+from headrace.pipeline.jobs.publisher import Publisher
 
 FORMAT = "headrace-logs"
 AS_JSON = {WINDOWS: results.windows_as_json, LATE: results.late_as_json}

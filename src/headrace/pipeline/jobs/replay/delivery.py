@@ -1,6 +1,6 @@
 """Where a task's records go: into a transaction that it leaves open, to a topic at once, into a file aside, or nowhere.
 
-Each is a function of a task's blocks that says what came of them, so that it can be sent to another process; what a
+Each is a function of a task's blocks that returns what came of them, so that it can be sent to another process; what a
 whole round's answers mean is for the driver to decide (`job.py`).
 """
 
@@ -75,7 +75,7 @@ class IntoTransaction:
 
 @dataclass(frozen=True)
 class AtOnce:
-    """To a topic as they come, in order, without transactions: whoever reads sees them at once."""
+    """To a topic as they come, in order, without transactions: readers see them at once."""
 
     options: SinkOptions
     shape: Shape

@@ -29,7 +29,7 @@ Blocks = Iterator[pa.RecordBatch]
 TYPES = {field.name: field.type for field in (*FIELDS, HEADERS)}
 
 
-def named(text: str) -> Callable[..., Any]:
+def load_function(text: str) -> Callable[..., Any]:
     """The function that `module:name` is. Workers get it by value, so they need not have the module."""
     module, colon, name = text.partition(":")
     if not module or not colon or not name:

@@ -2,11 +2,11 @@
 
 What is read is fixed at the start (`plan.py`) and read in rounds. At full speed every round is written exactly once: to
 a topic in transactions that the driver decides about, as the sink does, where the note of the decision holds the plan
-and the round; to a table by commits of a manifest. Whoever is started again under the same name, or with the same
+and the round; to a table by commits of a manifest. A replay that is started again under the same name, or with the same
 folder, goes on behind the last round. No consumer group is asked or moved.
 
-With a speed, records leave when they are due (`pacing.py`), to be seen at once. That is for tests under load: a task
-that fails is repeated, and a run that is killed begins where it is told to.
+With a speed, records leave when they are due (`pacer.py`), to be seen at once. That is for tests under load: a task
+that fails is repeated, and a run that is killed begins where `since` puts it.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from headrace.pipeline import read_plan
 from headrace.pipeline.broker import make_client
 from headrace.pipeline.jobs import rounds
 from headrace.pipeline.jobs.folders import PLAN, REPLAY, check_folder, target
-from headrace.pipeline.jobs.replay import functions, running
+from headrace.pipeline.jobs.replay import functions
 from headrace.pipeline.jobs.replay.delivery import Answer, AtOnce, Deliver, IntoFile, IntoTransaction, Nowhere, Shape
-from headrace.pipeline.jobs.replay.pacing import Pace
-from headrace.pipeline.jobs.replay.plan import ROUND_ROWS, Plan, plan_of, reached
+from headrace.pipeline.jobs.replay.pacer import Pace
+from headrace.pipeline.jobs.replay.plan import ROUND_ROWS, Plan, find_reached, plan_of
+from headrace.pipeline.jobs.replay.runner import Runner
 from headrace.pipeline.manifest import Manifest
 from headrace.pipeline.options import InvalidOption, Partition, Position, SinkOptions, SourceOptions, parse_sink
 from headrace.pipeline.origin import Catalogue, Range
@@ -113,7 +114,7 @@ def replay(
 
     `since` and `until` are times in milliseconds, `since_offset` and `until_offset` offsets of all partitions; each
     partition's own are `startingOffsets` and `endingOffsets` of the `options`. `function`, or `"module:name"`, is of
-    the shape that `per` says (`functions.py`). Records go into the topic `into`, made if it is missing, or become
+    the shape that `per` names (`functions.py`). Records go into the topic `into`, made if it is missing, or become
     Parquet files in the folder `to`. `speed` is a multiple of the original timing, 0 as fast as possible. `dry_run`
     reads, and writes nothing.
     """
@@ -127,7 +128,7 @@ def replay(
         source = replace(source, start=Position(since_offset))
     if until_offset is not None:
         source = replace(source, end=Position(until_offset))
-    called, folder = checked(function, per, into, to, speed, dry_run=dry_run)
+    called, folder = check_replay(function, per, into, to, speed, dry_run=dry_run)
     refuse_group(options)
     if not functions.is_plan(called, per):
         rounds.refuse_shape(options)
@@ -136,7 +137,7 @@ def replay(
     same = rounds.connection(options) if broker == bootstrap else {}
     sink = _sink(into, broker, name, same) if into and not dry_run else None
     shape = Shape(keep_timestamps, keep_partitions)
-    # Where topics are, for a frame that is read: which of them, and from where to where, is the plan's to say.
+    # Where topics are, for a frame that is read: which of them, and from where to where, is in the plan.
     place = {"kafka.bootstrap.servers": bootstrap} if bootstrap else {"path": data}
     reading = {
         # A function that names its columns names the headers, too, if it wants them.
@@ -144,7 +145,7 @@ def replay(
         **{name: value for name, value in (options or {}).items() if name.lower() not in PLANNED},
         **place,
     }
-    runner = running.Runner(spark, source, reading, called, per, table=bool(to))
+    runner = Runner(spark, source, reading, called, per, table=bool(to))
     job = Replay(source, runner, name, progress or (lambda _: None), stop or Event())
     plan = rounds.ask(source, lambda origin: plan_of(origin, source, round_rows))
     if sink is not None and sink.bootstrap == source.bootstrap and any(each.topic == into for each in plan.ranges):
@@ -167,12 +168,12 @@ def refuse_group(options: Mapping[str, str] | None) -> None:
         raise InvalidOption("kafka.group.id is for readers that commit: a replay moves no consumer group")
 
 
-def checked(
+def check_replay(
     function: str | Callable[..., Any] | None, per: str, into: str, to: str | Path, speed: float, *, dry_run: bool
 ) -> tuple[Callable[..., Any] | None, Path | None]:
     """The function, and the folder that is written. Raises where there is none of the name, where things do not go
     together, or where nothing could be written; changes nothing."""
-    called = functions.named(function) if isinstance(function, str) else function
+    called = functions.load_function(function) if isinstance(function, str) else function
     if per not in functions.PER:
         raise InvalidOption(f"a function is per {', '.join(functions.PER)}, not {per!r}")
     if bool(into) == bool(str(to)) and not dry_run:
@@ -181,7 +182,7 @@ def checked(
     if speed < 0:
         raise InvalidOption(f"the speed cannot be {speed}: it is a multiple of the original timing, or 0 for none")
     if speed and to:
-        raise InvalidOption("a speed is for a topic: nobody waits for the rows of a table")
+        raise InvalidOption("a speed is for a topic: no reader waits for the rows of a table")
     if speed and functions.is_plan(called, per):
         raise InvalidOption("a speed needs a function per batches, pandas or rows: a frame is read as a whole")
     if into:
@@ -193,7 +194,7 @@ class Replay:
     """One replay under way."""
 
     def __init__(
-        self, source: SourceOptions, runner: running.Runner, application: str, progress: Progress, stop: Event
+        self, source: SourceOptions, runner: Runner, application: str, progress: Progress, stop: Event
     ) -> None:
         self._source = source
         self._runner = runner
@@ -214,7 +215,7 @@ class Replay:
         note = _decisions(sink, lambda decisions: decisions.prepare()).note
         begin = 0
         if note is not None:
-            plan, begin = self._resumed(plan, note.query), note.batch + 1
+            plan, begin = self._resume(plan, note.query), note.batch + 1
             log.info("the replay goes on", application=sink.application, round=begin, of=plan.rounds)
         for number in range(begin, plan.rounds):
             if self._stop.is_set():
@@ -222,11 +223,11 @@ class Replay:
             standing: DriverState = _decisions(sink, lambda decisions: decisions.prepare())
             answers = self._runner.run(plan.round(number), deliver)
             opened = [each.opened for each in answers if each.opened is not None]
-            _decisions(sink, _deciding(standing, plan.dump(), number, opened))
+            _decisions(sink, _decide(standing, plan.dump(), number, opened))
             self._account(plan, number, answers)
         return self._done
 
-    def _resumed(self, wanted: Plan, noted: str) -> Plan:
+    def _resume(self, wanted: Plan, noted: str) -> Plan:
         plan = Plan.load(noted)
         before, now = ({(each.topic, each.partition) for each in some.ranges} for some in (plan, wanted))
         if not now <= before and not before <= now:
@@ -243,7 +244,7 @@ class Replay:
         try:
             check_folder(root, REPLAY)
             if (root / PLAN).exists():
-                plan = self._resumed(plan, (root / PLAN).read_text())
+                plan = self._resume(plan, (root / PLAN).read_text())
             else:
                 temporary = root / f"{PLAN}.tmp"
                 temporary.write_text(plan.dump())
@@ -281,7 +282,7 @@ class Replay:
             if self._stop.wait(max(0.0, float(pace.due(first)) - HEAD_START - time.time())):
                 break
             until = pace.reaches(max(time.time(), float(pace.due(first))) + SLICE_SECONDS)
-            upto = self._reached(plan, done, until)
+            upto = self._find_reached(plan, done, until)
             ranges = [Range(*each, start, upto[each]) for each, start in done.items() if upto[each] > start]
             answers = self._runner.run_paced(ranges, deliver, pace) if ranges else []
             done = upto
@@ -289,8 +290,8 @@ class Replay:
             first = self._first_time(done, ends)
         return self._done
 
-    def _reached(self, plan: Plan, done: Mapping[Partition, int], until: int) -> dict[Partition, int]:
-        return rounds.ask(self._source, lambda origin: reached(origin, self._source, plan, done, until))
+    def _find_reached(self, plan: Plan, done: Mapping[Partition, int], until: int) -> dict[Partition, int]:
+        return rounds.ask(self._source, lambda origin: find_reached(origin, self._source, plan, done, until))
 
     def _first_time(self, done: Mapping[Partition, int], ends: Mapping[Partition, int]) -> int | None:
         """The oldest of the next records' times; None where there are none left."""
@@ -348,7 +349,7 @@ def _make_topic(sink: SinkOptions, plan: Plan, partitions: int) -> bool:
     return asyncio.run(ask())
 
 
-def _deciding(
+def _decide(
     standing: DriverState, plan: str, number: int, opened: Sequence[OpenTransaction]
 ) -> Callable[[CommitCoordinator], Awaitable[None]]:
     return lambda decisions: decisions.commit(standing, plan, number, opened)

@@ -1,6 +1,6 @@
 """What a replay reads: ranges of offsets that are fixed once, cut into rounds that follow from them alone.
 
-So the number of the last round that is done says where to go on; there is no other account.
+So the number of the last round that is done is where to go on; there is no other account.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ async def plan_of(origin: Catalogue, source: SourceOptions, round_rows: int) -> 
     return Plan(ranges, max(1, -(-total // round_rows)))
 
 
-async def reached(
+async def find_reached(
     origin: Catalogue, source: SourceOptions, plan: Plan, done: Mapping[Partition, int], time_ms: int
 ) -> dict[Partition, int]:
     """Of each partition, the offset of the first record of its range that is not older than a time, or its end."""

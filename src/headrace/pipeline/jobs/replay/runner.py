@@ -17,7 +17,7 @@ import pyarrow as pa
 from headrace.pipeline.jobs import rounds
 from headrace.pipeline.jobs.replay import functions
 from headrace.pipeline.jobs.replay.delivery import Answer, Blocks, Deliver
-from headrace.pipeline.jobs.replay.pacing import Pace, Pacer
+from headrace.pipeline.jobs.replay.pacer import Pace, Pacer
 from headrace.pipeline.options import InvalidOption, SourceOptions
 from headrace.pipeline.origin import Range, is_archive
 from headrace.pipeline.range_reader import read_in_order
@@ -120,13 +120,13 @@ class Runner:
         assert self._function is not None
         frame: DataFrame = self._function(self._frame(ranges))
 
-        def delivering(blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def deliver_blocks(blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             answer = deliver(blocks)
             yield pa.record_batch({"answer": pa.array([pickle.dumps(answer)], pa.binary())})
 
-        answers = frame.mapInArrow(delivering, "answer BINARY").collect()
+        answers = frame.mapInArrow(deliver_blocks, "answer BINARY").collect()
         found: list[Answer] = [pickle.loads(bytes(row["answer"])) for row in answers]
-        # What Spark has read is not told; offsets say how much that was at most.
+        # What Spark has read is not reported; offsets tell how much that was at most.
         offsets = sum(each.end - each.start for each in ranges)
         return [*found, Answer(read=offsets)]
 

@@ -1,6 +1,6 @@
 """Records released when they are due: as far from each other in time as they were, at a chosen multiple.
 
-A record is due when the newest one up to it in its partition is, so that the order stays. Whoever takes too long is
+A record is due when the newest one up to it in its partition is, so that the order stays. A task that takes too long is
 behind, and gets what is due at once; how far behind it was is known at the end.
 """
 
