@@ -1,8 +1,8 @@
 """Where files lie: the one place where a path or a URL that a user gives is understood.
 
-Folders and files are those of this machine today, given as a path or as a `file:` URL. Every other URL is refused
-before anything is read or made: as a path, `s3://bucket/x` would be the folder `s3:` of the current directory. What
-learns to serve another scheme is added to `SUPPORTED` and to `local_path`.
+Folders and files are those of this machine, given as a path or as a `file:` URL; tables may lie elsewhere, by the
+schemes of `REMOTE`. Every other URL is refused before anything is read or made: as a path, `s3://bucket/x` would be the
+folder `s3:` of the current directory.
 """
 
 from __future__ import annotations
@@ -16,11 +16,19 @@ from headrace.errors import ConfigError
 SUPPORTED = "a path, or file:///PATH"
 # RFC 3986: what stands before a colon in the first segment is a scheme. So a folder of such a name is ./NAME.
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+# Schemes of tables that lie elsewhere (`pipeline/target.py`).
+REMOTE = ("s3", "s3a", "gs", "abfs", "abfss", "hdfs")
 BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
 class TargetInvalid(ConfigError):
     """A path or a URL names nothing that can be read or written."""
+
+
+def is_remote(target: str) -> bool:
+    """Whether this is a URL of an object store or of HDFS."""
+    scheme = SCHEME.match(target)
+    return scheme is not None and scheme[1].lower() in REMOTE
 
 
 def local_path(target: str | os.PathLike[str], option: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 from headrace.errors import HeadraceError
 from headrace.format.compression import NAMES
-from headrace.targets import local_path
+from headrace.targets import is_remote, local_path
 
 Partition = tuple[str, int]
 
@@ -257,7 +257,10 @@ def parse(given: Mapping[str, str], *, streaming: bool, bounded: bool = False) -
     """The options as Spark hands them over; their names' case does not count. A stream that is `bounded` may have an
     end, if its query takes what is available now. Raises InvalidOption."""
     options = _named(given)
-    bootstrap, folder = options.get("kafka.bootstrap.servers", ""), _path(options, "path")
+    bootstrap, folder = options.get("kafka.bootstrap.servers", ""), options.get("path", "")
+    # A broker's data folder is one of this machine; an archive may be elsewhere.
+    if folder and not is_remote(folder):
+        folder = _path(options, "path")
     if bool(bootstrap) == bool(folder):
         raise InvalidOption(
             "kafka.bootstrap.servers (HOST:PORT of a broker, several with commas) or path (the data folder of a broker "

@@ -16,7 +16,7 @@ from typing import Protocol
 from headrace.errors import HeadraceError
 from headrace.pipeline.options import Partition, SourceOptions
 from headrace.pipeline.tables import OWN
-from headrace.targets import SCHEME
+from headrace.targets import is_remote
 
 # A Delta table whose checkpoint lies elsewhere has nothing of Headrace's own.
 ARCHIVE_MARKS = (OWN, "_delta_log")
@@ -90,9 +90,7 @@ def is_archive(options: SourceOptions) -> bool:
     if not options.folder:
         return False
     # A broker's data folder is one of this machine.
-    return SCHEME.match(options.folder) is not None or any(
-        Path(options.folder, mark).is_dir() for mark in ARCHIVE_MARKS
-    )
+    return is_remote(options.folder) or any(Path(options.folder, mark).is_dir() for mark in ARCHIVE_MARKS)
 
 
 def open_origin(options: SourceOptions) -> AbstractAsyncContextManager[Origin]:

@@ -18,10 +18,10 @@ import pyarrow as pa
 from pyarrow import fs
 
 from headrace.errors import HeadraceError
-from headrace.targets import SCHEME, local_path
+from headrace.targets import is_remote, local_path
 
 # By scheme, Arrow's file system for it.
-REMOTE = {
+FILE_SYSTEMS = {
     "s3": "S3FileSystem",
     "s3a": "S3FileSystem",
     "gs": "GcsFileSystem",
@@ -63,13 +63,12 @@ class Target:
         """What a user names; `option` is where it comes from, for the error. Raises TargetInvalid for no such place and
         TargetUnavailable where a package is missing."""
         text = os.fspath(given)
-        found = SCHEME.match(text)
-        scheme = found[1].lower() if found else ""
-        if scheme not in REMOTE:
+        if not is_remote(text):
             return cls(str(Path(local_path(text, option)).absolute()))
-        if not hasattr(fs, REMOTE[scheme]):
+        scheme = text.partition(":")[0].lower()
+        if not hasattr(fs, FILE_SYSTEMS[scheme]):
             raise TargetUnavailable(
-                f"{option} cannot be {text!r}: this build of pyarrow ({pa.__version__}) has no {REMOTE[scheme]}. "
+                f"{option} cannot be {text!r}: this build of pyarrow ({pa.__version__}) has no {FILE_SYSTEMS[scheme]}. "
                 "Install pyarrow from PyPI."
             )
         known = {name.lower(): value for name, value in (options or {}).items()}

@@ -21,6 +21,9 @@ from tests.pipeline.micro_batches import Query  # noqa: E402 -- the packages abo
 
 import headrace  # noqa: E402
 from headrace.pipeline import tables  # noqa: E402
+from headrace.pipeline.options import parse  # noqa: E402
+from headrace.pipeline.origin import Range  # noqa: E402
+from headrace.pipeline.range_reader import read_range  # noqa: E402
 from headrace.pipeline.table_sink import TableWriter  # noqa: E402
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -131,3 +134,11 @@ def test_a_table_in_a_store_has_each_record_once_through_kills(
     assert lake.values() == list(range(40))
     assert job.state().offsets == {(topic, 0): (0, 40)}
     assert lake.query().run() == 0
+    if kind == "delta":
+        # The source reads it, with credentials of the environment.
+        with pytest.MonkeyPatch.context() as patching:
+            for name, value in store.options.items():
+                patching.setenv(name, value)
+            given = parse({"path": lake.url, "subscribe": topic}, streaming=False)
+            blocks = list(read_range(given, Range(topic, 0, 5, 35)))
+        assert sorted(row["offset"] for block in blocks for row in block.to_pylist()) == list(range(5, 35))
