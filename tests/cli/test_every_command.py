@@ -172,7 +172,7 @@ def test_what_was_not_foreseen_is_one_line_too(cli: Cli, monkeypatch: pytest.Mon
         raise ZeroDivisionError("two\nlines")
 
     monkeypatch.setattr("examples.demo.demo", failing)
-    monkeypatch.setattr("examples.demo.prepared", lambda folder: folder)
+    monkeypatch.setattr("examples.demo.prepare", lambda folder: folder)
     done = cli("demo")
     assert (done.code, done.err) == (
         1,

@@ -253,8 +253,8 @@ async def test_the_line_on_a_terminal():
     hooks = [Hook("https://a.example"), Hook("https://b.example"), Hook("https://c.example")]
     webhooks = Webhooks("orders", hooks, "memory://line")
     first, second, third = webhooks.pushers
-    first.figures.answered(Answer(Verdict.TAKEN, 200), 1_200)
-    first.figures.answered(Answer(Verdict.REFUSED, 400), 3)
+    first.figures.count_answer(Answer(Verdict.TAKEN, 200), 1_200)
+    first.figures.count_answer(Answer(Verdict.REFUSED, 400), 3)
     second.figures.waits = True
     third.gone = True
     console = Console(width=200, record=True, force_terminal=True, file=StringIO())
