@@ -175,6 +175,7 @@ def test_what_is_missing_is_said_before_spark_is_started(
         (("archive", "--to", "x", "--until", "-1h", "--every", "5m"), "--until and --every exclude each other"),
         (("logs", "--to", "x", "--since", "2026-01-02", "--until", "2026-01-01"), "--since must be before --until"),
         (("sessions", "--to", "q", "--checkpoint", "c", "--until", "-1h"), "a stream has no end"),
+        (("logs", "--to", "x", "--until", "-1h"), "a stream has no end"),
         (("audit", "--judge", "luck"), "'luck' cannot be judged"),
         (("audit", "--max-loss", "some"), "some"),
         (("audit", "--since", "12"), "'12' is not a time"),
