@@ -77,14 +77,6 @@ class Commit:
     properties: Mapping[str, str] = field(default_factory=dict)
     """What a query says of its batch (`tables.State`)."""
 
-    @property
-    def rows(self) -> int:
-        return sum(file.rows for file, _ in self.files)
-
-    @property
-    def size(self) -> int:
-        return sum(file.size for file, _ in self.files)
-
     def dump(self) -> bytes:
         whole = {
             "version": VERSION,
