@@ -18,8 +18,7 @@ import pyarrow.parquet as pq
 
 from headrace.client import Delivery
 from headrace.pipeline.broker import make_client
-from headrace.pipeline.jobs.staging import staged
-from headrace.pipeline.manifest import StagedFile
+from headrace.pipeline.manifest import StagedFile, sync
 from headrace.pipeline.options import SinkOptions
 from headrace.pipeline.sink_commit import OpenTransaction
 from headrace.pipeline.sink_task import Encoder, InvalidRows, write_transaction
@@ -122,7 +121,10 @@ class IntoFile:
                 for block in alike:
                     writer.write_batch(block)
                     count += block.num_rows
-            files.append(staged(Path(self.root), path, RECORDS, count))
+            for each in (path, path.parent):
+                sync(each)
+            place = str(path.relative_to(self.root))
+            files.append(StagedFile(place, RECORDS, "", count, path.stat().st_size))
             rows += count
         return Answer(written=rows, files=tuple(files))
 
