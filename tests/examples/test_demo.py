@@ -14,6 +14,12 @@ from headrace.cli.demo import find_demo
 from headrace.errors import HeadraceError
 
 
+@pytest.fixture(autouse=True)
+def _same_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A demo logs as a server does, and would do so for the rest of this process: loggers are made once."""
+    monkeypatch.setattr("headrace.logs.log_like_a_server", lambda *_: None)
+
+
 def test_all_checks_hold(tmp_path: Path) -> None:
     demo(["questions", "push", "tickets"], prepare(tmp_path / "demo"), 0.05, "async")
     reports = json.loads((tmp_path / "demo" / "report.json").read_text())

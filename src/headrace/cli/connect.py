@@ -7,6 +7,8 @@ reported at once.
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import ssl
 import time
 from collections.abc import Callable, Coroutine
@@ -83,8 +85,9 @@ def _advice(error: ClientError, tls_ca: str, tls_cert: str) -> str:
     """What may help where no broker was reached."""
     if isinstance(error, InvalidResponse):
         return "Use --bootstrap with the Kafka door's address."
-    # A broker closes the connection of a client that it does not trust, or that speaks plain text, without a word.
-    if "closed it" in str(error) and not tls_cert:
+    # A broker closes the connection of a client that it does not trust, or that speaks plain text, without a word; what
+    # it has not read by then makes a reset of it.
+    if not tls_cert and any(text in str(error) for text in ("closed it", os.strerror(errno.ECONNRESET))):
         if tls_ca:
             return "--tls-cert and --tls-key show a certificate to a broker that asks for one."
         return "--tls-ca reaches a broker that speaks TLS."

@@ -124,7 +124,13 @@ class IcebergTarget:
     def _open_catalog(self) -> Catalog:
         root = self._target.local
         if self._catalog_name or root is None:
-            return load_catalog(self._catalog_name, **self._target.catalog_properties)
+            try:
+                return load_catalog(self._catalog_name, **self._target.catalog_properties)
+            except ValueError as error:
+                raise TableInvalid(
+                    f"the Iceberg catalogue {self._catalog_name!r} cannot be opened ({error}). Define it in "
+                    "~/.pyiceberg.yaml, or by PYICEBERG_CATALOG__NAME__... in the environment."
+                ) from error
         place = root / OWN
         place.mkdir(parents=True, exist_ok=True)
         return SqlCatalog(

@@ -20,7 +20,7 @@ from pyarrow import fs
 
 from headrace.pipeline.manifest import sync_up
 from headrace.pipeline.parquet import Layout, PartitionedFiles
-from headrace.pipeline.tables import DELTA, ICEBERG, TableBusy, TableInvalid, kind_of
+from headrace.pipeline.tables import DELTA, ICEBERG, TableBusy, TableInvalid, kind_of, maker_of
 from headrace.pipeline.target import Target
 
 if TYPE_CHECKING:
@@ -56,9 +56,12 @@ def maintain(
     dry_run: bool = False,
 ) -> Maintained:
     """Compact a table to files of about `file_bytes`, expire snapshots and remove orphans that are `older_than` some
-    seconds. A dry run changes nothing. Raises TableInvalid where there is no table."""
+    seconds. A dry run changes nothing. Raises TableInvalid where there is no table, and
+    TableMissing where its package is not installed."""
     kind = ICEBERG if catalog else kind_of(target)
     before = datetime.now(UTC) - timedelta(seconds=older_than)
+    if kind:
+        maker_of(kind)  # Refuses in words where the package is missing.
     if kind == DELTA:
         from headrace.pipeline.delta import DeltaTarget
 

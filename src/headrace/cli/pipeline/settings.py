@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from headrace.errors import HeadraceError
 from headrace.targets import local_path
 
 SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+SIZE = re.compile(r"([0-9]{1,15})([kmg]?)")
 
 
 def merge_file(flags: dict[str, Any], path: str, table: str) -> dict[str, Any]:
@@ -66,8 +68,7 @@ def _text(value: Any) -> str:
 
 def parse_size(text: str) -> int:
     """Bytes: `65536`, `64k`, `128m`, `1g`."""
-    digits = text.strip().lower().rstrip("kmg")
-    unit = text.strip().lower()[len(digits) :]
-    if not digits.isdecimal() or not digits.isascii() or unit not in SIZE_UNITS or not int(digits):
-        raise HeadraceError(f"{text!r} is not a size. Use bytes, or a unit: 64k, 128m, 1g.")
-    return int(digits) * SIZE_UNITS[unit]
+    found = SIZE.fullmatch(text.strip().lower())
+    if found is None or not int(found[1]):
+        raise HeadraceError(f"{text[:40]!r} is not a size. Use bytes, or a unit: 64k, 128m, 1g.")
+    return int(found[1]) * SIZE_UNITS[found[2]]
