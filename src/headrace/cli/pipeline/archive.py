@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     from headrace.pipeline.jobs import Archived
 
 
+TableName = Annotated[str, typer.Option(metavar="NAME", help="The name in the catalogue; by default headrace.archive.")]
+StorageOptions = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="An option of the object store, such as AWS_ENDPOINT_URL=..."),
+]
+
+
 @job
 def archive(
     job: Job,
@@ -29,19 +36,14 @@ def archive(
     catalog: Annotated[
         str, typer.Option(metavar="NAME", help="An Iceberg catalogue of pyiceberg's configuration; by default SQLite.")
     ] = "",
-    table_name: Annotated[
-        str, typer.Option(metavar="NAME", help="The name in the catalogue; by default headrace.archive.")
-    ] = "",
+    table_name: TableName = "",
     partition_by: Annotated[
         str, typer.Option(metavar="COLUMNS", help="What files are divided by; by default topic,date,hour.")
     ] = "",
     checkpoint: Annotated[
         str, typer.Option(metavar="DIR", help="Spark's checkpoint; by default in the folder. A URL needs one.")
     ] = "",
-    storage: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="An option of the object store, such as AWS_ENDPOINT_URL=..."),
-    ] = None,
+    storage: StorageOptions = None,
     group: Annotated[str, typer.Option(help="The consumer group for its position; by default archive-FOLDER.")] = "",
     every: Annotated[
         str, typer.Option(metavar="DURATION", help=f"Keep running, and add files at least this often: {DURATIONS}.")

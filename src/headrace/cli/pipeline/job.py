@@ -132,7 +132,7 @@ class Job:
         shaped: bool = False,
     ) -> Iterator[Run]:
         """A Spark for this job. `check` raises where the job's own flags are wrong, and returns the topics that the job
-        writes. `writes` is the broker that gets results. On a signal, a `stoppable` job ends after its current round.
+        writes. `writes` is the broker that gets results. On a signal, a `stoppable` job ends where it can resume.
         `shaped`: options may change the shape of a row."""
         from headrace import logs
         from headrace.pipeline import session
@@ -234,7 +234,7 @@ def hold_signals() -> Iterator[list[int]]:
 
 
 def stop_on_signals() -> Event:
-    """An event that SIGINT and SIGTERM set: a job ends after its current round."""
+    """An event that SIGINT and SIGTERM set, for the job to end where the next run can resume."""
     stop = Event()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -242,7 +242,7 @@ def stop_on_signals() -> Event:
             sys.exit(128 + number)
         stop.set()
         # Not by print: the signal may have interrupted one.
-        os.write(2, b"\nending after the current round; a second signal ends the job at once\n")
+        os.write(2, b"\nending: what is unfinished is for the next run; a second signal ends the job at once\n")
 
     for number in SIGNALS:
         signal.signal(number, on_signal)

@@ -12,6 +12,7 @@ from headrace.cli.durations import HELP as DURATIONS
 from headrace.cli.durations import parse_duration
 from headrace.cli.options import assignments
 from headrace.cli.pipeline import preflight
+from headrace.cli.pipeline.archive import StorageOptions, TableName
 from headrace.cli.pipeline.settings import parse_size
 
 
@@ -20,17 +21,12 @@ def maintain(
     catalog: Annotated[
         str, typer.Option(metavar="NAME", help="The Iceberg catalogue, of pyiceberg's configuration.")
     ] = "",
-    table_name: Annotated[
-        str, typer.Option(metavar="NAME", help="The name in the catalogue; by default headrace.archive.")
-    ] = "",
+    table_name: TableName = "",
     file_size: Annotated[str, typer.Option(metavar="SIZE", help="Compact to files of about this size.")] = "128m",
     older_than: Annotated[
         str, typer.Option(metavar="DURATION", help=f"Keep younger snapshots and files: {DURATIONS}.")
     ] = "7d",
-    storage: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="An option of the object store, such as AWS_ENDPOINT_URL=..."),
-    ] = None,
+    storage: StorageOptions = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would be done, and change nothing.")] = False,
 ) -> None:
     """Compacts small files of a Delta or Iceberg table, expires snapshots and removes orphans. Needs no Spark."""

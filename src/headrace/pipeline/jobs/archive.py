@@ -127,9 +127,9 @@ def archive(
         del given["kafka.group.id"]
     sink |= {"path": target.url, "checkpointLocation": str(checkpoint) or f"{target.url}/{CHECKPOINT}"}
     job = _Job(sibling_session(spark), given, sink, target, every)
-    told = stop or Event()
+    stopping = stop or Event()
     with _only_writer(target):
-        return rounds.through_outages(lambda: job.run(progress or (lambda _: None), told), every, told)
+        return rounds.through_outages(lambda: job.run(progress or (lambda _: None), stopping), every, stopping)
 
 
 def sink_options(

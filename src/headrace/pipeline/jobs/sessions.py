@@ -57,7 +57,7 @@ QUESTIONS, COUNTS = "questions", "counts"
 # Spark takes every column of a source in Python row by row, whatever is done with it.
 READ = "topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, value STRING"
 # What is written, counted by kind, in Spark's progress.
-METRICS = "told"
+METRICS = "sessions"
 COMPACTED = {"cleanup.policy": "compact"}
 
 

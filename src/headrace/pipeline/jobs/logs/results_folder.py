@@ -14,7 +14,6 @@ folder finds each row once, and there is no log of commits.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -31,7 +30,7 @@ import pyarrow.parquet as pq
 
 from headrace.pipeline.jobs.folders import LOGS_SETTINGS
 from headrace.pipeline.jobs.logs.clock import Clock, Signal
-from headrace.pipeline.manifest import ArchiveInUse, sync
+from headrace.pipeline.manifest import sync, sync_up, take_lock
 from headrace.pipeline.tables import OWN
 
 WINDOWS, LATE, ASIDE = "windows", "late", "aside"
@@ -61,9 +60,8 @@ class ResultsFolder:
         """The folder for one run at a time, made if it is missing. Raises ArchiveInUse."""
         for name in ("clocks", "signals", "staging"):
             (self.own / name).mkdir(parents=True, exist_ok=True)
-        lock = os.open(self.own / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock = take_lock(self.root)
         try:
-            _lock(lock, self.root)
             # What tasks have left that were killed.
             shutil.rmtree(self.own / "staging")
             (self.own / "staging").mkdir()
@@ -133,15 +131,7 @@ class ResultsFolder:
         sync(temporary)
         path.parent.mkdir(parents=True, exist_ok=True)
         os.replace(temporary, path)
-        for folder in path.parents[: len(path.relative_to(self.root).parts)]:
-            sync(folder)
-
-
-def _lock(fd: int, root: Path) -> None:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise ArchiveInUse(f"another job writes to {root}. One folder has one writer.") from None
+        sync_up(path.parent, self.root)
 
 
 class AsideWriter:
