@@ -6,6 +6,7 @@ import errno
 import gc
 import os
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -192,6 +193,53 @@ def test_a_place_in_a_segment_that_is_cut_is_looked_up_again(tmp_path: Path) -> 
     del stored.batches[10:]
     stored.store(900)
     assert [each for each in stored.follow(stored.end, 300, 10) if each] == stored.batches[10:]
+
+
+def test_a_file_opened_off_the_loop_while_compaction_renames_is_not_taken_for_the_new_one(tmp_path: Path) -> None:
+    stored = Stored(str(tmp_path), [900] * 40, segment_bytes=4_000)
+    old = stored.segments.all[0]
+    folder = tmp_path / "t-0"
+    new = batch(old.base, 1, size=5)
+    (folder / "new").write_bytes(new)
+    with ThreadPoolExecutor(1) as pool:
+        looked_up = stored.segments.read(0, stored.end, 10_000, True).cold
+        assert looked_up is not None
+
+        def rename() -> None:
+            # The segment has been given up by now, and its file still has the name.
+            pool.submit(looked_up).result()
+            (folder / "new").rename(tmp_path / old.path)
+
+        stored.segments.replace([old.base], [old.base], rename, 400)
+        cold = stored.segments.read(0, stored.end, 10_000, True).cold
+        assert cold is not None
+        pool.submit(cold).result()
+    [part] = stored.segments.read(0, stored.segments.all[1].base, 10_000, True).parts
+    assert isinstance(part, FileRange)
+    assert part.read() == new
+    part.release()
+
+
+def test_a_file_opened_off_the_loop_while_it_is_removed_is_not_taken_for_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SystemDisk(str(tmp_path))
+    files = OpenFiles(disk, 8)
+    Segment.create(disk, files, "", 0, 400).append([old := batch(0, 1, size=900)], [(0, 0, len(old), 1_000)])
+    remove = SystemDisk.remove
+    with ThreadPoolExecutor(1) as pool:
+
+        def remove_late(self: SystemDisk, path: str) -> None:
+            if path.endswith(".log"):
+                pool.submit(files.get, path).result()
+            remove(self, path)
+
+        monkeypatch.setattr(SystemDisk, "remove", remove_late)
+        Segment.open(disk, files, "", 0, 400).delete()
+        new = Segment.create(disk, files, "", 0, 400)
+        new.append([young := batch(0, 1, size=5)], [(0, 0, len(young), 1_000)])
+        assert pool.submit(new.place, 0).result() == Place(0, len(young))
+    files.close()
 
 
 def test_a_read_that_shall_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

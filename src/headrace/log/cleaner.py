@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -20,7 +21,6 @@ import structlog
 from headrace.errors import HeadraceError
 from headrace.log import compaction, swap
 from headrace.log.interface import Durability
-from headrace.log.segment import Segment
 
 if TYPE_CHECKING:
     from headrace.log.native import NativeLog
@@ -145,13 +145,9 @@ class Cleaner:
         disk, offload, folder = log.runtime.disk, log.runtime.offload, partition.folder
         await offload.run(swap.commit, disk, folder, cleaned.groups, cleaned.clean_up_to)
         interval = partition.topic.settings.index_interval_bytes
-
-        def install() -> list[Segment]:
-            swap.install(disk, folder, cleaned.groups)
-            return [Segment.open(disk, log.files, folder, base, interval) for base in cleaned.added]
-
+        rename = partial(swap.install, disk, folder, cleaned.groups)
         try:
-            partition.segments.replace(cleaned.removed, install)
+            partition.segments.replace(cleaned.removed, cleaned.added, rename, interval)
         except OSError as error:
             # What is in memory fits neither the old files nor the new ones. The next start completes it.
             partition.fail(f"its compacted segments could not be put in place: {error}")

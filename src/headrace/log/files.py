@@ -45,7 +45,7 @@ class OpenFiles:
         self._open: OrderedDict[str, _Open] = OrderedDict()
         self._newest = ""
         self._owner = thread_id()
-        # How often a file was forgotten; by thread, that number as of when its files were opened, and the files.
+        # How often files were forgotten; by thread, that number as of when its files were opened, and the files.
         self._forgotten = 0
         self._off_loop: dict[int, tuple[int, OrderedDict[str, File]]] = {}
 
@@ -92,11 +92,16 @@ class OpenFiles:
         return file
 
     def forget(self, path: str) -> None:
-        """Close the file if it is open: its name is about to move or to go."""
-        self._forgotten += 1
+        """Close the file if it is open: its name has moved or gone. Call it behind that, not before: off the loop the
+        name may be opened at any moment, and what was opened before this call is not used after it."""
+        self.forget_off_loop()
         found = self._open.pop(path, None)
         if found is not None:
             found.file.close()
+
+    def forget_off_loop(self) -> None:
+        """The same for all files of other threads, where names of many files moved that the loop has let go of."""
+        self._forgotten += 1
 
     def close(self) -> None:
         """Close all of them. Nothing may be under way off the loop any more."""

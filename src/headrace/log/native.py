@@ -238,7 +238,11 @@ class NativeLog(LocalLog):
         """Rename first, so that the name is free at once and a crash in between is swept up at the next start."""
         disk = self.runtime.disk
         folders = [partition.folder for partition in self.partitions_of(topic)]
-        renamed = await self.runtime.offload.run(_rename_folders, disk, topic, folders)
+        try:
+            renamed = await self.runtime.offload.run(_rename_folders, disk, topic, folders)
+        finally:
+            # A look-up may have opened a file since the partitions were closed, and another topic may have its name.
+            self.files.forget_off_loop()
         if renamed:
             await self.runtime.offload.run(disk.sync_dir, "")
             for folder in renamed:

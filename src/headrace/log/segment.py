@@ -425,17 +425,17 @@ class Segment:
     # --- the end ---
 
     def close(self) -> None:
-        """Let go of the file: another one may take its name."""
+        """Let go of the file: another one may have its name."""
         self.closed = True
         self._files.forget(self._path)
 
     def delete(self) -> None:
         """Remove the segment's files."""
-        self._files.forget(self._path)
         self._txns.forget()
         # First, for a sync that is under way looks at it last.
         self._deleted = True
         self._remove_files(SUFFIXES)
+        self._files.forget(self._path)
 
     def _remove_files(self, suffixes: Sequence[str]) -> None:
         for suffix in suffixes:

@@ -223,6 +223,7 @@ class Segments:
         in_new_folder = not self.folder_made
         if in_new_folder:
             clear_away(self._disk, self._folder)
+            self._files.forget_off_loop()
             self._disk.mkdir(self._folder)
             with closing(self._disk.open(f"{self._folder}/{METADATA_FILE}", write=True, create=True)) as metadata:
                 metadata.write(0, [metadata_of(self._topic_id)])
@@ -323,15 +324,21 @@ class Segments:
             self._remove(segment)
         return freed
 
-    def replace(self, removed: Sequence[int], install: Callable[[], Sequence[Segment]]) -> None:
-        """Let `install` put new files in the place of the segments with the bases `removed`, and take those up."""
+    def replace(self, removed: Sequence[int], added: Sequence[int], rename: Callable[[], None], interval: int) -> None:
+        """Let `rename` put new files, with the bases `added`, in the place of the segments with the bases `removed`."""
         gone = set(removed)
+        old = [segment for segment in self.all if segment.base in gone]
         self._unsynced = [segment for segment in self._unsynced if segment.base not in gone]
+        # First: a look-up that is under way off the loop must not call a new file damaged.
+        for segment in old:
+            segment.closed = True
+        rename()
+        # Behind it: what such a look-up opens up to here may be an old file, and must not be taken for a new one later.
+        for segment in old:
+            segment.close()
         kept = [segment for segment in self.all if segment.base not in gone]
-        for segment in self.all:
-            if segment.base in gone:
-                segment.close()
-        self.all = sorted([*kept, *install()], key=_base)
+        new = [Segment.open(self._disk, self._files, self._folder, base, interval) for base in added]
+        self.all = sorted([*kept, *new], key=_base)
         self._bases = [segment.base for segment in self.all]
         self._aborting = None
 
