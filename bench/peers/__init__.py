@@ -42,8 +42,8 @@ class Peer(Server, Protocol):
     """The topic settings by which an acknowledgement means `sync` or `async`."""
 
 
-# The sockets that keep ports for this process.
-_keeping: list[socket.socket] = []
+# The descriptors that keep ports for this process, until it ends.
+_kept: list[int] = []
 
 
 def free_port() -> int:
@@ -62,7 +62,7 @@ def free_port() -> int:
             probe.close()
             continue
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        _keeping.append(probe)
+        _kept.append(probe.detach())
         return port
 
 

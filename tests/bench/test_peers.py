@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import random
 import socket
 import subprocess
@@ -20,10 +21,10 @@ print(peers.free_port())
 
 @pytest.fixture(autouse=True)
 def keeping(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(peers, "_keeping", [])
+    monkeypatch.setattr(peers, "_kept", [])
     yield
-    for each in peers._keeping:
-        each.close()
+    for each in peers._kept:
+        os.close(each)
 
 
 def test_a_port_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,7 +35,7 @@ def test_a_port_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(StopIteration):
             peers.free_port()
     third = peers.free_port()
-    peers._keeping.pop().close()
+    os.close(peers._kept.pop())
     asked = [sys.executable, "-c", ANOTHER, str(first), str(third)]
     assert subprocess.run(asked, capture_output=True, text=True, check=True).stdout == f"{third}\n"
 
