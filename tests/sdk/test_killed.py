@@ -56,6 +56,7 @@ class Load:
         self.file = file
         self.scenarios = scenarios
         self.killed = 0
+        self.copies = 0
         self.published = 0
         self.enough = True
         self.acknowledged: dict[str, list[Event]] = {each: [] for each in scenarios}
@@ -99,7 +100,9 @@ class Load:
     def handled(self) -> dict[str, list[Event]]:
         """In the order in which it happened."""
         found: dict[str, list[Event]] = {each: [] for each in self.scenarios}
-        for line in self.file.read_text().splitlines():
+        # The last line may be there in part: a write across two pages of memory is seen page by page.
+        whole, _, _ = self.file.read_text().rpartition("\n")
+        for line in whole.splitlines():
             scenario, key, number = line.split()
             found[scenario].append((int(key), int(number)))
         return found
@@ -116,8 +119,10 @@ class Load:
         # Seldom, for it reads all that was ever handled.
         await until(lambda: not any(self.lost().values()), self.lost, seconds=seconds, pause=0.3)
         handled = self.handled()
+        # A kill repeats what was in flight; a copy that was published after the n-th kill is repeated by later ones.
+        most = 1 + self.killed + sum(1 + self.killed - number for number in range(1, self.copies + 1))
         for scenario, events in handled.items():
-            assert max(Counter(events).values()) <= 1 + self.killed, f"{scenario}: more often than something was killed"
+            assert max(Counter(events).values()) <= most, f"{scenario}: more often than something was killed"
         first: dict[int, list[int]] = {}
         for key, number in dict.fromkeys(handled.get("ordered", ())):
             first.setdefault(key, []).append(number)
@@ -166,6 +171,8 @@ async def kill_broker(broker: Serving, load: Load, rounds: int, kills: int) -> N
             await load.further(rounds // kills // 2)
             await asyncio.to_thread(broker.kill)
             load.killed += 1
+            # A publisher sends again what got no answer, and NSQ's wire has no numbers by which that would be known.
+            load.copies += load.url.startswith("nsq:")
             await asyncio.to_thread(broker.start)
         load.enough = True
         await publishing
