@@ -146,7 +146,17 @@ class Bank:
             self.look_after()
             self.audit()
 
-    def live(self, transfers: int, seconds: float = 30.0) -> None:
+    def find(self, fault: str, seconds: float = 100.0) -> None:
+        """Look at the books until they show a fault."""
+        try:
+            self.watch(seconds)
+        except AssertionError as error:
+            if fault not in str(error):
+                raise
+        else:
+            raise AssertionError(f"no transfers were {fault}: {self.audit()}; {self.deaths}; {self.all_words()}")
+
+    def live(self, transfers: int, seconds: float = 90.0) -> None:
         """Wait until so many more transfers have arrived, each way: nothing that dies is dead for long."""
         wanted = {topic: self._arrived(topic) + transfers for topic in books.TOPICS}
         end = time.monotonic() + seconds
@@ -235,7 +245,7 @@ def run_bank(folder: Path, accidents: int, seed: int) -> None:
         print(found, dict(made.deaths))
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_the_sum_never_changes(tmp_path: Path):
     """Each part dies once."""
     run_bank(tmp_path, accidents=7, seed=1)
@@ -251,27 +261,25 @@ def test_the_sum_never_changes_for_minutes(tmp_path: Path, seed: int):
 # --- one mechanism left out -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("way", ["group", "queue"])
 def test_without_an_inbox_transfers_are_applied_twice(tmp_path: Path, postgres: Postgres, way: str):
     with bank(tmp_path, postgres, 2) as made:
         made.run("teller")
         made.relay()
         made.run("clearing", way, "--careless", death=0.2)
-        with pytest.raises(AssertionError, match="applied twice"):
-            made.watch(60.0)
+        made.find("applied twice")
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 def test_messages_sent_inside_of_the_transaction_come_out_of_nothing(tmp_path: Path, postgres: Postgres):
     with bank(tmp_path, postgres, 3) as made:
         made.run("teller", "--publish", "inside")
         made.run("clearing", "group")
-        with pytest.raises(AssertionError, match="that nobody made"):
-            made.watch(60.0)
+        made.find("applied that nobody made")
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 def test_messages_sent_behind_the_transaction_are_lost(tmp_path: Path, postgres: Postgres):
     with bank(tmp_path, postgres, 4) as made:
         made.run("teller", "--publish", "after", death=0.1)
@@ -283,11 +291,10 @@ def test_messages_sent_behind_the_transaction_are_lost(tmp_path: Path, postgres:
             made.settle(5.0)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 def test_a_relay_that_does_not_ask_the_broker_publishes_twice(tmp_path: Path, postgres: Postgres):
     with bank(tmp_path, postgres, 5) as made:
         made.run("teller")
-        made.run("relay", "--careless", death=0.2)
+        made.run("relay", "--careless")
         made.run("clearing", "group")
-        with pytest.raises(AssertionError, match="applied twice"):
-            made.watch(60.0)
+        made.find("applied twice")

@@ -1,6 +1,6 @@
 """The relay with a chance to die just before and just after each commit to the log, where it matters most.
 
-`--careless` does not ask the broker how far the log has come.
+`--careless` does not ask the broker how far the log has come, and dies after each commit.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from headrace.outbox.store import Claim, Message, State, Store
 class Mortal(KafkaPublisher):
     """Dies around a commit."""
 
-    death = 0.0
+    before = 0.0
+    after = 0.0
 
     async def publish(self, messages: list[Message], position: int, identity: str) -> None:
-        perhaps_die(self.death)
+        perhaps_die(self.before)
         await super().publish(messages, position, identity)
-        perhaps_die(self.death)
+        if messages:
+            perhaps_die(self.after)
 
 
 class Careless(Relay):
@@ -39,7 +41,7 @@ async def run(database: str, broker: str, careless: bool, death: float) -> None:
     store = Store(create_engine(database), outbox.tables)
     async with Client(broker, timeout=10.0) as client:
         publisher = Mortal(client, "default")
-        publisher.death = death
+        publisher.before, publisher.after = (0.0, 1.0) if careless else (death, death)
         relay = (Careless if careless else Relay)(store, publisher, "default", Settings(poll=0.02))
         await relay.run()
 
