@@ -8,17 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import contextlib
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 # Commands that last: they are interrupted, as a person would do it.
-_LASTING = re.compile(r"--follow|outbox relay|headrace (subscribe|serve)\b")
-_BEGUN_SECONDS = 3
+_LASTING = re.compile(r"--follow|outbox relay|headrace subscribe\b")
+_SECONDS = 240
+# For how long a person watches a command that has begun.
+_WATCHED_SECONDS = 1
+_ESTABLISHED = "01"
 
 
 def _begin_only() -> None:
@@ -45,15 +52,42 @@ def _begin_only() -> None:
 
 def _shell(line: str, answer: Any) -> None:
     lasting = bool(_LASTING.search(line))
-    command = f"timeout --preserve-status -s INT {_BEGUN_SECONDS} {line}" if lasting else line
-    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=240)
-    if done.returncode not in ((0, 130) if lasting else (0,)) or "Traceback" in done.stderr:
-        raise SystemExit(f"{line}\nended with {done.returncode}\n{done.stdout}{done.stderr}")
+    # `exec`: the signal is for the command, and not for the shell.
+    command = ["bash", "-o", "pipefail", "-c", f"exec {line}" if lasting else line]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        if lasting:
+            _interrupt(process)
+        out, err = process.communicate(timeout=_SECONDS)
+    finally:
+        process.kill()
+    if process.returncode not in ((0, 130) if lasting else (0,)) or "Traceback" in err:
+        raise SystemExit(f"{line}\nended with {process.returncode}\n{out}{err}")
     if answer is not None:
-        got = json.loads(done.stdout)
+        got = json.loads(out)
         if not (set(answer) <= set(got) and not any("error" in key for key in got)):
             raise SystemExit(f"{line}\nanswered {got}, and the page has {answer}")
-    print(done.stdout)
+    print(out)
+
+
+def _interrupt(process: subprocess.Popen[str]) -> None:
+    """End a command once it talks to the broker: one that still imports its modules would be interrupted in there."""
+    end = time.monotonic() + _SECONDS
+    while process.poll() is None and time.monotonic() < end and not _is_connected(process.pid):
+        time.sleep(0.05)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_WATCHED_SECONDS)
+    process.send_signal(signal.SIGINT)
+
+
+def _is_connected(pid: int) -> bool:
+    """Whether a process has a connection that is established."""
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    established = {f"socket:[{row[9]}]" for row in rows if row[3] == _ESTABLISHED}
+    with contextlib.suppress(OSError):
+        # What a descriptor is cannot be asked once it is closed.
+        return any(os.readlink(each) in established for each in Path(f"/proc/{pid}/fd").iterdir())
+    return False
 
 
 def main(plan: str) -> None:
