@@ -30,7 +30,10 @@ class Outcome:
 
     @property
     def json(self) -> Any:
-        return json.loads(self.out)
+        try:
+            return json.loads(self.out)
+        except ValueError:
+            raise AssertionError(f"not JSON ({self.code}): {self.text}{self.err}") from None
 
     @property
     def lines(self) -> list[str]:
