@@ -14,7 +14,7 @@ from headrace.broker.store import Change, StateTopic, batches_of
 from headrace.broker.topics import Topics
 from headrace.config import Config
 from headrace.errors import AppendRefused, PartitionOffline
-from headrace.format import records
+from headrace.format import compression, records
 from headrace.format.batch import HEADER_BYTES, TRANSACTIONAL, BatchHeader, batches_in
 from headrace.format.compression import GZIP, NONE
 from headrace.format.records import ABORT, COMMIT, Record, control
@@ -264,6 +264,23 @@ def test_a_large_batch_is_applied_in_steps(monkeypatch: pytest.MonkeyPatch, comp
         await stage.topic.load(partition, apply)
         assert len(stage.state) == 100
         assert most <= 10
+
+    play(act)
+
+
+def test_a_compressed_batch_is_unpacked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    unpacked: list[int] = []
+    unpack = compression.unpack
+    monkeypatch.setattr(compression, "unpack", lambda *given: unpacked.append(1) or unpack(*given))
+
+    async def act(stage: Stage) -> None:
+        partition = await stage.partition()
+        rows = [(0, b"%d" % number, b"v", []) for number in range(10 * store.STEP_RECORDS + 1)]
+        await stage.topic.submit([Write(partition, records.build(rows, compression=GZIP))])
+        unpacked.clear()
+        assert len(await stage.load()) == len(rows)
+        assert stage.offsets == list(range(len(rows)))
+        assert len(unpacked) == 1
 
     play(act)
 

@@ -35,6 +35,7 @@ RECORD_BYTES = 40
 # What is read at once, and the records that are applied between two turns of the loop: about half a millisecond.
 LOAD_BYTES = 262_144
 STEP_RECORDS = 128
+UNBOUND = 1 << 62
 # What a codec raises for a record that it cannot read.
 UNREADABLE = (UnreadableRecord, ValueError, LookupError, TypeError)
 
@@ -111,18 +112,23 @@ class StateTopic:
                 if header.last_offset < position:
                     continue
                 batch = raw[at : at + header.size]
-                # A batch that compaction left empty, and a marker, are a step too.
-                for first in range(0, max(header.record_count, 1), STEP_RECORDS):
-                    found: list[records.Record] = []
-                    if not header.is_control:
-                        found = await self._unpacking.read(records.parse, batch, first, STEP_RECORDS)
-                        self._apply(partition, apply, found, header)
-                    elif on_marker is not None:
+                if header.is_control:
+                    # A marker is a step too, and so is a batch that compaction left empty.
+                    step += 1
+                    if on_marker is not None:
                         on_marker(header.producer_id, control_type(batch)[0])
-                    step += len(found) + 1
-                    if step >= STEP_RECORDS:
-                        step = 0
-                        await asyncio.sleep(0)
+                else:
+                    # Unpacked once, however many records it has.
+                    picker = await self._unpacking.read(records.Picker, batch)
+                    # The offset behind the last record makes the kernel check that there is nothing more.
+                    for first in range(header.base_offset, header.last_offset + 2, STEP_RECORDS):
+                        wanted = list(range(first, min(first + STEP_RECORDS, header.last_offset + 2)))
+                        found = picker.pick(wanted, UNBOUND, UNBOUND, True)
+                        self._apply(partition, apply, found, header)
+                        step += len(found) + 1
+                        if step >= STEP_RECORDS:
+                            step = 0
+                            await asyncio.sleep(0)
                 position = header.last_offset + 1
             if position == before:
                 raise CorruptLog(f"{self.name} partition {partition.index} has no whole batch at offset {position}")
