@@ -9,7 +9,7 @@ done.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
@@ -25,11 +25,11 @@ Packed = tuple[int, bytes]
 T = TypeVar("T")
 
 
-def prepare(batch: Batch) -> Packed | None:
-    """Unpack a batch that is small, for the kernels that will read it before `AHEAD` is cleared. What is returned is
-    large, and is to be unpacked off the loop."""
+def prepare(batch: Batch, ready: list[Packed]) -> Packed | None:
+    """Unpack a batch that is small, for the kernels that read it before the caller discards what is `ready`. What is
+    returned is large, and is to be unpacked off the loop."""
     packed = packed_of(batch)
-    if packed is None:
+    if packed is None or packed in AHEAD:
         return None
     try:
         AHEAD[packed] = decompress(*packed, INLINE_BYTES)
@@ -38,7 +38,14 @@ def prepare(batch: Batch) -> Packed | None:
     except HeadraceError:
         # A kernel will say what is wrong with it.
         return None
+    ready.append(packed)
     return None
+
+
+def discard(ready: Iterable[Packed]) -> None:
+    """Forget what was unpacked for one reader; what others have ready stays."""
+    for packed in ready:
+        AHEAD.pop(packed, None)
 
 
 def packed_of(batch: Batch) -> Packed | None:
@@ -93,7 +100,7 @@ class Unpacker:
             try:
                 yield
             finally:
-                AHEAD.clear()
+                discard(found)
 
 
 def _unpack(packed: Packed, max_bytes: int) -> bytes | InvalidRecords:

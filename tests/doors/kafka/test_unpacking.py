@@ -14,7 +14,7 @@ from tests.broker.queues.stage import consume
 from tests.doors.kafka.wired import Wire, open_door, produce_fields
 from tests.waiting import until
 
-from headrace.broker.unpacking import INLINE_BYTES, Unpacker
+from headrace.broker.unpacking import INLINE_BYTES, Unpacker, packed_of
 from headrace.format import compression, records
 from headrace.log.interface import Topic
 from headrace.runtime.offload import SystemOffload
@@ -110,6 +110,21 @@ async def test_what_a_queue_hands_out(tmp_path: Path, unpacked: Unpacked, codec:
         async with asyncio.timeout(20):
             await until(lambda: len(keeper.got) == 12)
         assert sorted(len(value or b"") for value in keeper.values[6:]) == sorted(good)
+
+
+async def test_a_request_discards_nothing_that_others_have_unpacked(tmp_path: Path, unpacked: Unpacked) -> None:
+    async with open_door(tmp_path) as door, await Wire.open(door) as wire:
+        topic = await door.broker.topics.create("t", 1, {"cleanup.policy": "compact"})
+        others = packed_of(packed(compression.ZSTD))
+        assert others is not None
+        async with door.broker.unpacking.ahead([others]):
+            # The same bytes, bytes of its own, and a second reader of large ones.
+            for batch in (packed(compression.ZSTD), packed(compression.ZSTD, 100)):
+                assert await produce(wire, topic, batch) is ErrorCode.none
+            async with Unpacker(door.broker.runtime.offload, 2 * LARGE).ahead([(0, b"plain")]):
+                assert list(compression.AHEAD) == [others, (0, b"plain")]
+            assert list(compression.AHEAD) == [others]
+        assert len(unpacked.off) == 1
 
 
 async def test_a_look_up_by_time(tmp_path: Path, unpacked: Unpacked) -> None:

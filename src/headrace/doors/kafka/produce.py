@@ -24,7 +24,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.broker.publish import Admission, Loadable
 from headrace.broker.transactions import Offered
-from headrace.broker.unpacking import Packed, prepare
+from headrace.broker.unpacking import Packed, discard, prepare
 from headrace.doors.kafka.errors import KafkaError, Unanswerable, error_code
 from headrace.doors.kafka.produce_replies import ZSTD, ZSTD_FROM, CachedProduce, PendingCached, PendingResults
 from headrace.doors.kafka.produce_wire import (
@@ -42,7 +42,6 @@ from headrace.doors.kafka.room import Rooms, ask, wait
 from headrace.doors.kafka.wire import skip_tags
 from headrace.errors import ConcurrentTransactions, CorruptBatch, HeadraceError, UnknownTopic
 from headrace.format.batch import COMPRESSION_MASK, CONTROL, HEADER_BYTES, PREFIX_BYTES, TRANSACTIONAL
-from headrace.format.compression import AHEAD
 from headrace.format.varint import varint
 from headrace.log.interface import Appended, Done, Partition
 
@@ -85,15 +84,15 @@ def handle(
     admissions = _admit(connection, request)
     cold = _cold(connection, request, admissions)
     rooms = ask(connection, request, admissions)
+    ready: list[Packed] = []
     try:
-        large = _large(request, admissions, buffer)
+        large = _large(request, admissions, buffer, ready)
         if not (cold or large or rooms.waiting):
             connection.cached = _cache(connection, buffer, position, client_end, request, admissions)
             _append(connection, buffer, request, admissions, rooms, correlation, out, throttle, started)
             return
     finally:
-        if AHEAD:
-            AHEAD.clear()
+        discard(ready)
     # The receive buffer is everybody's: what must wait takes its bytes along.
     frame = bytearray(memoryview(buffer)[body:stop])
     later = parse(frame, 0, len(frame), version, door.settings.array_max)
@@ -202,15 +201,17 @@ def _cold(connection: Connection, request: Request, admissions: Sequence[Admissi
     return cold
 
 
-def _large(request: Request, admissions: Sequence[Admission | None], buffer: bytearray) -> list[Packed]:
+def _large(
+    request: Request, admissions: Sequence[Admission | None], buffer: bytearray, ready: list[Packed]
+) -> list[Packed]:
     """The batches whose records the broker must read, and that are to be unpacked off the loop; the others of them are
-    unpacked by now."""
+    `ready` by now."""
     large: list[Packed] = []
     for (_, entries), admission in zip(request.topics, admissions, strict=True):
         if admission is None or not admission.reads_records:
             continue
         for _, start, end in entries:
-            packed = prepare(memoryview(buffer)[start:end]) if start >= 0 else None
+            packed = prepare(memoryview(buffer)[start:end], ready) if start >= 0 else None
             if packed is not None:
                 large.append(packed)
     return large
@@ -241,8 +242,9 @@ async def _append_later(
         # A topic has changed meanwhile, and may ask for more.
         cold = _cold(connection, request, admissions)
         rooms = ask(connection, request, admissions, rooms)
-        large = _large(request, admissions, frame)
-        AHEAD.clear()
+        ready: list[Packed] = []
+        large = _large(request, admissions, frame, ready)
+        discard(ready)
     out: list[bytes] = []
     async with connection.door.broker.unpacking.ahead(large):
         _append(connection, frame, request, admissions, rooms, correlation, out, throttle, started)
