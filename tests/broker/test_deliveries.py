@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from tests import brokers
 from tests.broker.conftest import Starting
+from tests.broker.queues.stage import consume, publish
 from tests.device import Device
+from tests.waiting import until
 
 from headrace.broker.broker import Broker
 from headrace.broker.deliveries import (
@@ -249,3 +251,22 @@ async def test_what_was_delivered_and_finished_by_attempt(broker: Broker):
     await deliveries.flush()
     found = [(event["event"], event["attempt"], event["runs"], event["consumer"]) for event in await written(broker)]
     assert found == [("finished", 1, [[5, 6]], "c"), ("finished", 2, [[7, 7]], "c")]
+
+
+async def test_a_queue_that_is_emptied_says_so_of_all_that_it_had_left(broker: Broker):
+    topic = await broker.topics.create("orders", 1)
+    queue = await broker.queues.ensure(topic, "mail")
+    await broker.queues.configure(queue, {"deliveries": 1.0})
+    keeper = consume(queue, credit=3)
+    await publish(topic, *(b"%d" % number for number in range(5)))
+    await until(lambda: len(keeper.got) == 3)
+    keeper.finish(b"0", b"2")
+    await broker.queues.empty(queue)
+    # There is nothing left to say it of.
+    await broker.queues.empty(queue)
+    await broker.deliveries.flush()
+    seen = await by_event(broker)
+    assert seen["mail", "delivered"] == {0, 1, 2}
+    # As one run from the first that is not settled on, over what was settled behind it.
+    assert seen["mail", "emptied"] == {1, 2, 3, 4}
+    assert [event["runs"] for event in await written(broker) if event["event"] == EMPTIED] == [[[1, 4]]]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from tests.cli.conftest import Cli
+from tests.cli.nsq import NsqConsumer
 from tests.waiting import wait_until
 
 from headrace.cli.trace import search
@@ -268,6 +269,28 @@ def test_what_keeps_no_events_and_what_waits(cli: Cli, headrace_broker: Broker) 
     }
     assert any("has no traceparent" in note for note in found["notes"])
     assert any("does not exist" in note for note in found["notes"])
+
+
+def test_an_emptied_queue(cli: Cli, headrace_broker: Broker) -> None:
+    cli("topic", "create", "orders")
+    cli("queue", "create", "orders", "mail")
+    cli("queue", "set", "orders", "mail", "--deliveries", "1")
+    for number in range(3):
+        cli("produce", "orders", stdin=b"%d\n" % number)
+    with NsqConsumer(headrace_broker.nsq, "orders", "mail", credit=3) as consumer:
+        got = {body: delivery for delivery, body in (consumer.next() for _ in range(3))}
+        consumer.say(f"FIN {got[b'1']}")
+        wait_until(lambda: ("finished", "mail", 1) in of(told(cli, "orders/0/1"), "orders/0/1"))
+        assert cli("queue", "empty", "orders", "mail", "--yes").code == 0
+    for offset, end in ((0, "emptied"), (1, "finished"), (2, "emptied")):
+        message = f"orders/0/{offset}"
+
+        def last(message: str = message) -> str:
+            return str(of(told(cli, message), message)[-1][0])
+
+        # What was in flight is not given back: it is settled.
+        wait_until(lambda last=last, end=end: last() == end, last)  # type: ignore[misc]
+        assert told(cli, message)["readers"][0]["state"] == end
 
 
 def test_what_is_gone_is_said(cli: Cli, shop: Any, headrace_broker: Broker) -> None:

@@ -234,13 +234,20 @@ class Tracer:
         # Each record is of one topic; with the quotation marks its name is no part of another one.
         names = {topic for topic, _ in by_partition}
         needle = f'"topic":{json.dumps(next(iter(names)), ensure_ascii=False)}'.encode() if len(names) == 1 else b""
+        settled: set[tuple[Place, str]] = set()
         async for each in self._scan("reading events", span, needle):
             try:
                 event = json.loads(each.value or b"")
                 offsets = by_partition.get((event["topic"], event["partition"]))
                 if offsets:
                     hit = [o for o in offsets if any(first <= o <= last for first, last in event["runs"])]
-                    self.lives.steps += [_event_step(event, offset) for offset in hit]
+                    steps = [_event_step(event, offset) for offset in hit]
+                    if event["event"] == EMPTIED:
+                        # Its runs go over messages that were settled before.
+                        steps = [step for step in steps if (step.message, step.who) not in settled]
+                    elif event["event"] in (FINISHED, DEAD):
+                        settled.update((step.message, step.who) for step in steps)
+                    self.lives.steps += steps
             except (ValueError, KeyError, TypeError):
                 # Any client may write to the topic.
                 continue
