@@ -9,7 +9,7 @@ KERNELS := $(shell sed -nE 's/^    "(src.*[.]py)",$$/\1/p' setup.py)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve test lint docs bench bench-queues bench-framework simulate java go node spark cluster long clean
+.PHONY: help install demo serve test lint docs bench bench-queues bench-framework simulate java go node etcd spark cluster long clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -62,6 +62,10 @@ java: install  ## the tests with Kafka's own Java tools
 
 go: install  ## the tests with franz-go, Sarama and go-nsq
 	$(BIN)/python -m pytest -m go
+
+etcd: install  ## the tests with a real etcd, which is found (ETCD=path), or installed for them alone
+	$(BIN)/python -m bench.peers.etcd
+	$(BIN)/python -m pytest -m etcd
 
 spark: install  ## the tests of the pipeline with a real Spark (Java 17); cluster, Connect and examples are with `make long`
 	$(PIP) -e ".[pipeline,lake,connect]"

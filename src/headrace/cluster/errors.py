@@ -1,0 +1,22 @@
+"""What can go wrong between a node, its data directory and etcd. Each error is a sentence for an operator."""
+
+from __future__ import annotations
+
+from headrace.errors import HeadraceError
+
+
+class EtcdError(HeadraceError):
+    """The root of what etcd, or the way to it, can refuse."""
+
+
+class EtcdUnavailable(EtcdError):
+    """No member of etcd answers. Nothing was changed."""
+
+
+class EtcdRejected(EtcdError):
+    """etcd answers, and the answer is no: a wrong password, a missing right, no space, too old a version. Nothing was
+    changed."""
+
+
+class OutcomeUnknown(EtcdError):
+    """A request was sent and its answer did not come: etcd may have carried it out, or may still do so."""
