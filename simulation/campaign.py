@@ -71,14 +71,14 @@ class Campaign(ABC, Generic[Known]):
         return iter(())
 
     def _live(self, world: World, known: Known, plan: Plan | None) -> str:
-        world.storage.capacity = None
+        world.machine.storage.capacity = None
 
         async def main(runtime: Runtime) -> None:
             await self.life(world, known, runtime, last=plan is None).run()
 
         ending = world.run(main, plan or Plan(ignored=self.ignored))
         self.on_ended(world, known, ending)
-        return ending.value if ending is Ending.DONE else f"{ending.value} at {world.crash_point}"
+        return ending.value if ending is Ending.DONE else f"{ending.value} at {world.machine.crash_point}"
 
     def run(self, seed: int) -> Run:
         """One seed."""

@@ -39,7 +39,7 @@ class Life(ABC):
         self.world = world
         self.runtime = runtime
         self.rng = self.stream("life")
-        self.disk_fails = world.disk.plan.sync_error_chance > 0
+        self.disk_fails = world.machine.disk.plan.sync_error_chance > 0
         """Whether syncs fail in this life."""
         self.disk_full = False
         """Whether the disk may refuse writes now."""
@@ -68,17 +68,17 @@ class Life(ABC):
             if not self.disk_fails:
                 raise
             self.world.note(f"exit {error!r}")
-            self.world.disk.die(Killed("exit"))
+            self.world.machine.disk.die(Killed("exit"))
 
     async def maybe_crash_idle(self) -> None:
         """Now and then crash when nothing comes any more that would make up for what a checkpoint forgot."""
         if self.rng.random() < 0.2:
             await asyncio.sleep(self.rng.expovariate(1 / self.idle_s))
-            self.world.disk.die(PowerCut("quiet") if self.rng.random() < 0.7 else Killed("quiet"))
+            self.world.machine.disk.die(PowerCut("quiet") if self.rng.random() < 0.7 else Killed("quiet"))
 
     def limit_disk(self, rng: random.Random, rooms: tuple[int, ...] = (0, 500, 20_000)) -> None:
         """The disk has little room from now on."""
-        storage = self.world.storage
+        storage = self.world.machine.storage
         self.disk_full = True
         storage.capacity = storage.used + rng.choice(rooms)
         self.world.note(f"full at {storage.capacity}")
@@ -86,7 +86,7 @@ class Life(ABC):
     async def free_disk(self, rng: random.Random, after_s: float) -> None:
         """The disk has room again after a while."""
         await asyncio.sleep(rng.expovariate(1 / after_s))
-        self.world.storage.capacity = None
+        self.world.machine.storage.capacity = None
         self.world.note("room again")
 
 

@@ -1,8 +1,9 @@
-"""An asyncio event loop with virtual time.
+"""An asyncio event loop with virtual time, which runs one step at a time.
 
 There is no selector and no thread: when nothing is ready, time jumps to the next timer. Callbacks that are ready at
-the same instant run in the order in which they were scheduled. When nothing is ready and nothing is scheduled,
-nothing can ever happen again, and the loop raises `Deadlock` instead of hanging.
+the same instant run in the order in which they were scheduled. A world steps the loops of several machines, always the
+one whose next event is earliest; a loop that runs alone steps itself. When nothing is ready and nothing is scheduled,
+nothing can ever happen again, and `Deadlock` is raised instead of hanging.
 """
 
 from __future__ import annotations
@@ -10,32 +11,35 @@ from __future__ import annotations
 import asyncio
 import heapq
 import inspect
+import sys
+import threading
 import warnings
+from asyncio import events
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context
+from math import inf
 from typing import TYPE_CHECKING, Any
+
+from simulation.clock import MachineClock
 
 if TYPE_CHECKING:
     from simulation.network import Connection, Network, SimulatedServer
 
-
-# 2027-01-01T00:00:00Z. Any fixed day does; a real one makes traces readable.
-DAY_ONE_MS = 1_798_761_600_000
-
-
-class VirtualClock:
-    """The calendar of a simulated machine: the loop's virtual time, counted from a fixed day."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-
-    def now_ms(self) -> int:
-        return DAY_ONE_MS + int(self._loop.time() * 1000)
+# Timers that lie closer together than floating point can tell are of one instant.
+RESOLUTION_S = 1e-9
+# Timers that were cancelled stay where they are until there are this many, and as many as others.
+CANCELLED_MAX = 100
 
 
 class Deadlock(Exception):
     """Nothing is ready and nothing is scheduled, but the work is not done: some task waits for what cannot come."""
+
+    def __init__(self, time: float) -> None:
+        super().__init__(
+            f"nothing is ready and nothing is scheduled at {time:.6f} s, yet the work is not done: "
+            "some task waits for an event that no task will set"
+        )
 
 
 class _Timer(asyncio.TimerHandle):
@@ -61,26 +65,6 @@ class _Timer(asyncio.TimerHandle):
         return (self._when, self._order) < (other._when, other._order)
 
 
-class _Selector:
-    """What BaseEventLoop asks to wait: waiting is moving the clock."""
-
-    def __init__(self, loop: SimulatorLoop) -> None:
-        self._loop = loop
-
-    def select(self, timeout: float | None) -> list[Any]:
-        if timeout is None:
-            raise Deadlock(
-                f"nothing is ready and nothing is scheduled at {self._loop.time():.6f} s, yet the work is not done: "
-                "some task waits for an event that no task will set"
-            )
-        if timeout > 0:
-            self._loop.jump()
-        return []
-
-    def close(self) -> None:
-        pass
-
-
 class SimulatorLoop(asyncio.BaseEventLoop):
     """A loop that waits for nothing."""
 
@@ -88,14 +72,18 @@ class SimulatorLoop(asyncio.BaseEventLoop):
     _scheduled: list[_Timer]
     _ready: deque[asyncio.Handle]
     _check_closed: Callable[[], None]
+    _thread_id: int | None
+    _asyncgen_firstiter_hook: Callable[[Any], None]
+    _asyncgen_finalizer_hook: Callable[[Any], None]
 
-    def __init__(self, start: float = 0.0, network: Network | None = None) -> None:
+    def __init__(
+        self, start: float = 0.0, network: Network | None = None, clock: MachineClock | None = None
+    ) -> None:
         super().__init__()
-        self._now = start
+        self.clock = clock or MachineClock()
+        self._now = self.clock.local(start)
         self._timers = 0
-        self._selector = _Selector(self)
-        # BaseEventLoop runs the timers that lie strictly before now plus the resolution: without one, none is ever due.
-        self._clock_resolution = 1e-9
+        self._cancelled = 0
         self.network = network
         self.unhandled: list[dict[str, Any]] = []
         self.set_exception_handler(lambda _, context: self.unhandled.append(context))
@@ -103,11 +91,69 @@ class SimulatorLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self._now
 
-    def jump(self) -> None:
-        """Move the clock to the next timer."""
-        timer = self._scheduled[0]
-        if timer._when > self._now:
-            self._now = timer._when
+    # Steps.
+
+    def enter(self) -> None:
+        """Be the running loop, whose steps come next."""
+        self._thread_id = threading.get_ident()
+        events._set_running_loop(self)
+        sys.set_asyncgen_hooks(self._asyncgen_firstiter_hook, self._asyncgen_finalizer_hook)
+
+    def leave(self) -> None:
+        """Run no more; nor does any other loop for now."""
+        self._thread_id = None
+        events._set_running_loop(None)
+        sys.set_asyncgen_hooks(None, None)
+
+    def next_event(self) -> float:
+        """The time of the world at which there is something to run: any time at all, or never."""
+        if self._ready:
+            return -inf
+        scheduled = self._scheduled
+        while scheduled and scheduled[0]._cancelled:
+            self._forget(heapq.heappop(scheduled))
+        return self.clock.world(scheduled[0]._when) if scheduled else inf
+
+    def step(self, time: float) -> None:
+        """Run everything that is due at a time of the world."""
+        ready, scheduled = self._ready, self._scheduled
+        now = self.clock.local(time)
+        if not ready and scheduled and scheduled[0]._when > now:
+            now = scheduled[0]._when  # they differ by a rounding
+        if now > self._now:
+            self._now = now
+        end = self._now + RESOLUTION_S
+        while scheduled and scheduled[0]._when < end:
+            timer = heapq.heappop(scheduled)
+            if timer._cancelled:
+                self._forget(timer)
+            else:
+                timer._scheduled = False
+                ready.append(timer)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
+
+    def _run_once(self) -> None:
+        when = self.next_event()
+        if when == inf:
+            raise Deadlock(self._now)
+        self.step(when)
+
+    def _timer_handle_cancelled(self, handle: _Timer) -> None:
+        if handle._scheduled:
+            self._cancelled += 1
+            if self._cancelled > CANCELLED_MAX and self._cancelled * 2 > len(self._scheduled):
+                # In place: a step may be going through it.
+                self._scheduled[:] = [timer for timer in self._scheduled if not timer._cancelled]
+                heapq.heapify(self._scheduled)
+                # This one is marked when this has returned.
+                self._cancelled = 1
+
+    def _forget(self, timer: _Timer) -> None:
+        timer._scheduled = False
+        self._cancelled -= 1
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
@@ -142,9 +188,6 @@ class SimulatorLoop(asyncio.BaseEventLoop):
         self.unhandled = []
 
     # What BaseEventLoop leaves to its heirs.
-
-    def _process_events(self, event_list: list[Any]) -> None:
-        pass
 
     def _write_to_self(self) -> None:
         pass

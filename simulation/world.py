@@ -1,33 +1,23 @@
-"""A machine that can be switched off: its disk, its clock, and the lives of the process on it.
+"""Machines under one time, all of it from one seed.
 
-`World.run` runs a coroutine on a fresh loop and runtime until it is done, or until a crash that the plan of this life
-brings. The disk then holds what survived, virtual time goes on, and the next `run` is the next start of the process.
+`World.run` is for one machine: it runs a coroutine there to the end of its life. The next `run` is the next start of
+the process. Whatever else runs in the world goes on beside it.
 """
 
 from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Coroutine
-from enum import Enum
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
-from typing import Any
+from math import inf
 
-from headrace.runtime import Runtime
-from simulation.disk import SimulatedDisk
-from simulation.faults import Crash, CrashPoints, Killed, Plan, PowerCut
-from simulation.loop import SimulatorLoop, VirtualClock
+from simulation.faults import Crash, CrashPoints, Killed, Plan
+from simulation.loop import Deadlock, SimulatorLoop
+from simulation.machine import Ending, Machine, Main, Process, UnhandledError
 from simulation.network import Network
-from simulation.offload import SimulatedOffload
-from simulation.storage import FileNode, Storage
 
-
-class Ending(Enum):
-    """How a life ended."""
-
-    DONE = "done"
-    KILLED = "killed"
-    POWER_CUT = "power cut"
+__all__ = ["Ending", "World"]
 
 
 class Trace:
@@ -51,31 +41,23 @@ class Trace:
         return self._hash.hexdigest()
 
 
-class SeededRandom:
-    """The `Random` of a simulated runtime."""
-
-    def __init__(self, source: random.Random) -> None:
-        self._source = source
-
-    def bytes(self, count: int) -> bytes:
-        return self._source.randbytes(count)
-
-
 class World:
-    """One machine, from one seed."""
+    """Machines, from one seed."""
 
-    def __init__(self, seed: int, trace_lines: int = 200) -> None:
+    def __init__(self, seed: int, trace_lines: int = 200, names: Sequence[str] = ("localhost",)) -> None:
         self.seed = seed
         self.time = 0.0
         self.lives = 0
-        self.storage = Storage()
+        """How many processes have been started."""
         self.points = CrashPoints()
         self.trace = Trace(trace_lines)
-        self.crash_point: str | None = None
-        """Where the last life ended, if not on its own."""
-        self.disk = self._new_disk(Plan())
-        self.loop = SimulatorLoop()
-        self.loop.close()
+        self.machines = {name: Machine(self, name) for name in names}
+        self.machine = self.machines[names[0]]
+        """The first of them, and often the only one."""
+        self.network: Network
+        """Of the newest process."""
+        self._running: list[Process] = []
+        self._loop: SimulatorLoop | None = None
 
     def stream(self, purpose: str) -> random.Random:
         """Random numbers for one purpose, the same in every run of this seed and on every machine. Streams are apart so
@@ -84,81 +66,61 @@ class World:
 
     def note(self, event: str) -> None:
         """Add to the trace."""
-        self.trace.add(self.loop.time(), event)
+        self.trace.add(self.time, event)
 
-    @property
-    def alive(self) -> bool:
-        """Whether the process of this life still runs: what a dying task reports does not count."""
-        return self.disk.crash is None
+    def add(self, process: Process) -> None:
+        """Step a process from now on."""
+        self._running.append(process)
 
-    def _new_disk(self, plan: Plan) -> SimulatedDisk:
-        rng = self.stream(f"disk {self.lives}")
-        return SimulatedDisk(self.storage, rng, plan=plan, points=self.points, trace=self.note)
+    def remove(self, process: Process) -> None:
+        """Step a process no more."""
+        self._running.remove(process)
 
-    def run(self, main: Callable[[Runtime], Coroutine[Any, Any, None]], plan: Plan | None = None) -> Ending:
-        """One life of the process."""
-        plan = plan or Plan()
-        self.lives += 1
-        self.crash_point = None
-        network = Network(self.stream(f"network {self.lives}"), self.note)
-        loop = self.loop = SimulatorLoop(self.time, network)
-        disk = self.disk = self._new_disk(plan)
-        runtime = Runtime(
-            VirtualClock(loop),
-            disk,
-            SeededRandom(self.stream(f"identifiers {self.lives}")),
-            SimulatedOffload(loop, self.stream(f"offload {self.lives}"), disk),
-        )
-        if plan.crash_after is not None:
-            loop.call_later(plan.crash_after, disk.die, Killed("timer") if plan.kill else PowerCut("timer"))
-        self.note(f"life {self.lives}")
+    def run(self, main: Main, plan: Plan | None = None) -> Ending:
+        """One life of the first machine's process. The next begins a second later at the earliest."""
+        process = self.machine.start(main, plan)
         try:
-            loop.run_until_complete(main(runtime))
-            ending = Ending.DONE
-            if loop.unhandled:
-                raise UnhandledError(loop.unhandled[0])
-        except Exception:
-            # An error that no task awaited came first, and is most often the cause.
-            if loop.unhandled:
-                raise UnhandledError(loop.unhandled[0]) from None
-            raise
-        except Crash as crash:
-            self.crash_point = crash.point
-            ending = Ending.KILLED if isinstance(crash, Killed) else Ending.POWER_CUT
+            self._run_until(lambda: process.ending is not None)
         finally:
-            # From here on nothing that is left of this life may touch the storage.
-            disk.crash = disk.crash or Killed("end")
-            loop.abandon()
-            loop.close()
-            self.time = loop.time() + 1.0
-        self.trace.add(self.time, f"ending {ending.value} {disk.operations}")
-        if ending is Ending.POWER_CUT:
-            self.storage = self.storage.after_power_cut(self.stream(f"power cut {self.lives}"))
-        return ending
+            if process.ending is None:
+                process.end(Killed("error"))
+            self.time += 1.0
+        assert process.ending is not None
+        return process.ending
 
-    def flip_bit(self, wanted: Callable[[str], bool], rng: random.Random) -> tuple[str, int] | None:
-        """Flip one bit of a file between two lives; which file, and at which position."""
-        files = [(path, node) for path, node in self.storage.files() if wanted(path) and node.volatile]
-        if not files:
-            return None
-        path, node = rng.choice(files)
-        position = rng.randrange(len(node.volatile))
-        flip_in(node, position, 1 << rng.randrange(8))
-        self.trace.add(self.time, f"flip {path} {position}")
-        return path, position
+    def _run_until(self, is_over: Callable[[], bool]) -> None:
+        try:
+            while not is_over():
+                self._step()
+        except Deadlock:
+            for process in self._running:
+                if process.loop.unhandled:
+                    raise UnhandledError(process.loop.unhandled[0]) from None
+            raise
+        finally:
+            if self._loop is not None:
+                self._loop.leave()
+                self._loop = None
 
-
-def flip_in(node: FileNode, position: int, mask: int) -> None:
-    """Change bits on the device and in the cache alike."""
-    node.volatile[position] ^= mask
-    if position < len(node.durable):
-        node.durable[position] ^= mask
-
-
-class UnhandledError(Exception):
-    """A callback or a task raised and no task awaited it: in a real process this would be a line in the log."""
-
-    def __init__(self, context: dict[str, Any]) -> None:
-        error = context.get("exception")
-        super().__init__(f"{context.get('message')}: {error!r}")
-        self.__cause__ = error if isinstance(error, BaseException) else None
+    def _step(self) -> None:
+        """Go to the next event, wherever it is, and run what is due there."""
+        chosen, when = None, inf
+        for process in self._running:
+            at = process.loop.next_event()
+            if at < when:
+                chosen, when = process, at
+        if chosen is None:
+            raise Deadlock(self.time)
+        if when > self.time:
+            self.time = when
+        loop = chosen.loop
+        if loop is not self._loop:
+            self._loop = loop
+            loop.enter()
+        try:
+            loop.step(self.time)
+        except Crash as crash:
+            chosen.end(crash)
+        else:
+            if chosen.finished:
+                chosen.end()

@@ -86,8 +86,7 @@ class KafkaLife(Life):
         await self.or_exit(broker.start())
         door = KafkaDoor(DoorContext(broker, self.config, self.config))
         await door.start()
-        network = self.world.loop.network
-        assert network is not None
+        network = self.world.network
         network.cut_chance = self.rng.choice((0.0, 0.001, 0.01, 0.03))
         await self.clients()
         network.cut_chance = 0.0

@@ -33,7 +33,7 @@ class LogCampaign(Campaign[LogModel]):
         return LogLife(world, known, runtime, 3 if last else self.steps, self.durabilities, last=last)
 
     def on_ended(self, world: World, known: LogModel, ending: Ending) -> None:
-        known.end_life(ending, world.disk.sync_failed)
+        known.end_life(ending, world.machine.disk.sync_failed)
 
     def inspect(self, world: World, known: LogModel) -> Iterator[str]:
         yield BitFlip(world, known).run()

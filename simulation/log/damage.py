@@ -35,7 +35,7 @@ class BitFlip:
     def run(self) -> str:
         """Flip, start, kill, start again; which file it was."""
         world = self._world
-        flipped = world.flip_bit(lambda path: not path.startswith("journal"), world.stream("damage"))
+        flipped = world.machine.flip_bit(lambda path: not path.startswith("journal"), world.stream("damage"))
         if flipped is None:
             return "nothing to damage"
         self._path, _ = flipped
@@ -50,13 +50,13 @@ class BitFlip:
     def _lies_before_the_start(self) -> bool:
         """Whether the segment was let go of, and the next start may remove it, damaged or not."""
         folder = self._path.rpartition("/")[0]
-        segments = [path for path, _ in self._world.storage.files() if path.startswith(f"{folder}/")]
+        segments = [path for path, _ in self._world.machine.storage.files() if path.startswith(f"{folder}/")]
         behind = [path for path in sorted(segments) if path.endswith(".log") and path > self._path]
         starts = [model.start for model in self._known.partitions() if str(model) == folder]
         return bool(behind and starts) and int(behind[0][len(folder) + 1 : -len(".log")]) <= starts[0]
 
     def _contents(self) -> bytes:
-        node = self._world.storage.find(self._path)
+        node = self._world.machine.storage.find(self._path)
         return bytes(node.volatile) if isinstance(node, FileNode) else b""
 
     async def _look(self, last: bool, runtime: Runtime) -> None:
@@ -75,7 +75,7 @@ class BitFlip:
             else:
                 await life.verify(model)
         if not last:
-            self._world.disk.die(Killed("damage"))
+            self._world.machine.disk.die(Killed("damage"))
         await life.log.stop()
 
     async def _look_at_damage(self, life: LogLife, model: PartitionModel) -> None:

@@ -221,7 +221,7 @@ class LogProducer:
             self._outstanding[append.answered] = append
 
     def _on_answered(self, append: Append, error: Exception | None) -> None:
-        if not self._life.world.alive:
+        if not self._life.world.machine.alive:
             return
         require(not append.answered.done(), "an append was answered twice")
         self._outstanding.pop(append.answered, None)

@@ -71,7 +71,7 @@ class LogReader:
                     continue
                 require(header.last_offset < durable, f"{model}: a reader got {header.last_offset}, past {durable}")
                 body = data[position + CRC_AT : position + header.size]
-                if look and self._life.world.alive and not model.topic.gone:
+                if look and self._life.world.machine.alive and not model.topic.gone:
                     model.observe(header, body)
                 found.append((header, body))
                 offset = header.last_offset + 1

@@ -134,7 +134,7 @@ class TransactionWorkload:
         # As of the read: what comes meanwhile does not count.
         decided = _markers(model, durable)
         raw = await self._bytes(chunk)
-        if not life.world.alive or model.topic.gone or model.topic.deleting:
+        if not life.world.machine.alive or model.topic.gone or model.topic.deleting:
             return
         try:
             batches = list(batches_in(raw))

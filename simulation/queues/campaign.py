@@ -130,7 +130,7 @@ class QueueLife(Life):
 
     async def or_exit(self, step: Awaitable[object]) -> None:
         if not await self.attempt(step):
-            self.world.disk.die(Killed("exit"))
+            self.world.machine.disk.die(Killed("exit"))
 
     async def _flush(self) -> None:
         facts = []

@@ -52,7 +52,7 @@ class QueueConsumer:
         self.over = True
 
     def _answer(self, name: bytes, where: tuple[int, int, int]) -> None:
-        if self.over or not self._life.world.alive:
+        if self.over or not self._life.world.machine.alive:
             return
         draw = self._rng.random() if not self._life.last else 1.0
         consumer, model = self.consumer, self._model

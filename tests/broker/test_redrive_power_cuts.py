@@ -164,7 +164,7 @@ def test_power_cut_at_some_operation(seed: int):
     whole = World(seed)
     assert whole.run(life_of(whole.stream("life"), 2.0)) is Ending.DONE
     rng = random.Random(seed)
-    for at in sorted(rng.sample(range(1, whole.disk.operations), 15)):
+    for at in sorted(rng.sample(range(1, whole.machine.disk.operations), 15)):
         world = World(seed)
         world.run(life_of(world.stream("life"), 2.0), Plan(crash_at=at, phase=rng.choice(PHASES)))
         check(world, rng)

@@ -190,7 +190,7 @@ def test_a_torn_tail_ends_what_is_loaded() -> None:
 
     made = {"settings": {"durability": "async"}}
     world = play(write, clean=False, **made)
-    (node,) = [node for path, node in world.storage.files() if NAME in path and path.endswith(".log")]
+    (node,) = [node for path, node in world.machine.storage.files() if NAME in path and path.endswith(".log")]
     whole = bytes(node.volatile).rstrip(b"\0")
     del node.volatile[len(whole) - 50 :]
     play(read, world=world, **made)

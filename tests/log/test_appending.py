@@ -90,7 +90,7 @@ def test_what_only_the_operating_system_has_is_synced_before_the_journal_goes_on
                 with pytest.raises(StorageFailed, match="could not be flushed"):
                     await road(log, partition)
         await road(log, partition)
-        world.disk.die(PowerCut("test"))
+        world.machine.disk.die(PowerCut("test"))
 
     async def read(runtime: Runtime) -> None:
         log = NativeLog(runtime, CONFIG)
@@ -135,11 +135,11 @@ def test_a_batch_is_refused_where_what_waits_in_memory_cannot_be_stored(road: Ro
         partition = await fill(log, 0)
         # It waits in memory until the turn of the loop is over.
         partition.append(some())
-        world.storage.capacity = world.storage.used
+        world.machine.storage.capacity = world.machine.storage.used
         with pytest.raises(StorageFailed, match="the disk is full"):
             await road(log, partition)
         assert partition.end == 1
-        world.storage.capacity = None
+        world.machine.storage.capacity = None
         while log.full:
             await asyncio.sleep(0.1)
         await road(log, partition)

@@ -37,7 +37,7 @@ def live(world: World, work: Work, *, config: Config = CONFIG, kill: bool = True
         await log.start()
         await work(log)
         if kill:
-            world.disk.die(Killed("test"))
+            world.machine.disk.die(Killed("test"))
         await log.stop()
 
     assert world.run(main) is (Ending.KILLED if kill else Ending.DONE)
@@ -54,12 +54,12 @@ async def values(partition: Partition) -> list[bytes]:
 
 
 def fill(world: World, free: int = 0) -> None:
-    world.storage.capacity = world.storage.used + free
+    world.machine.storage.capacity = world.machine.storage.used + free
 
 
 async def make_room(world: World, log: NativeLog) -> None:
     """And wait until writes are taken."""
-    world.storage.capacity = None
+    world.machine.storage.capacity = None
     async with asyncio.timeout(10):
         while log.full:
             await asyncio.sleep(0.1)
@@ -146,16 +146,16 @@ def test_what_was_truncated_on_a_full_disk_does_not_come_back_from_the_spool_of_
     tight(world)
     fill(world)
     live(world, truncate)
-    world.storage.capacity = None
+    world.machine.storage.capacity = None
     live(world, compare)
 
 
 def tight(world: World, suffix: str = "") -> None:
     """Let the disk have what journal and spool reserve, as if their frames had filled them."""
-    for path, node in world.storage.files():
+    for path, node in world.machine.storage.files():
         if path.startswith("journal/") and path.endswith(suffix):
             end = len(bytes(node.volatile).rstrip(b"\0")) + 8
-            world.storage.used -= max(0, len(node.volatile) - end)
+            world.machine.storage.used -= max(0, len(node.volatile) - end)
             del node.volatile[end:], node.durable[end:]
 
 
@@ -309,7 +309,7 @@ def test_a_stop_on_a_full_disk_leaves_the_rest_to_the_next_start(full: bool) -> 
         assert await values(log.topics["t"].partitions[0]) == [b"v"]
 
     live(world, write, kill=False)
-    world.storage.capacity = None
+    world.machine.storage.capacity = None
     live(world, compare)
 
 
@@ -338,5 +338,5 @@ def test_the_journal_has_its_file_however_often_there_is_no_room_for_the_checkpo
         assert await values(log.topics["t"].partitions[0]) == [b"second", b"0", b"1", b"2", b"3"]
 
     live(world, write)
-    world.storage.capacity = None
+    world.machine.storage.capacity = None
     live(world, compare)

@@ -29,7 +29,7 @@ def test_a_topic_made_again_during_a_checkpoint_outlives_the_replay_of_the_first
         await log.create("other", 1, {}, TopicSettings())
         await log.upkeep.checkpoint()
         assert made, "the checkpoint was not written"
-        world.disk.die(PowerCut("test"))
+        world.machine.disk.die(PowerCut("test"))
 
     async def look(runtime: Runtime) -> None:
         log = NativeLog(runtime, Config())

@@ -28,8 +28,9 @@ from headrace.log.repair.repair import Looked, look, repair, replace_checkpoint
 from headrace.log.repair.salvaged import Row
 from headrace.runtime import Runtime
 from simulation.faults import Killed, Plan
+from simulation.machine import flip_in
 from simulation.storage import FileNode
-from simulation.world import Ending, World, flip_in
+from simulation.world import Ending, World
 
 NOW = 1_700_000_000_000
 CONFIG = Config(checkpoint_ms=1 << 40, direct_bytes=1 << 20, journal_bytes=65_536)
@@ -127,7 +128,7 @@ class History:
         if self.rng.random() < 0.5:
             await log.stop()
         else:
-            self.world.disk.die(Killed("end of the history"))
+            self.world.machine.disk.die(Killed("end of the history"))
 
     def key(self) -> bytes:
         return b"%d" % self.rng.randrange(8)
@@ -135,7 +136,7 @@ class History:
     def damage(self) -> str:
         """Something happens to a file of a partition."""
         files = [
-            (path, node) for path, node in self.world.storage.files()
+            (path, node) for path, node in self.world.machine.storage.files()
             if path.startswith("t-") and path.endswith((".log", ".txnindex", ".metadata"))
         ]  # fmt: skip
         if not files:
@@ -159,10 +160,10 @@ class History:
         return f"{kind} {path} of {size}"
 
     def unlink(self, path: str) -> None:
-        folder, name = self.world.storage.parent(path)
+        folder, name = self.world.machine.storage.parent(path)
         if name in folder.entries:
-            self.world.storage.change((folder, name, None))
-            self.world.storage.sync_folder(folder)
+            self.world.machine.storage.change((folder, name, None))
+            self.world.machine.storage.sync_folder(folder)
 
     async def start_and_fail(self, runtime: Runtime) -> None:
         """A start that finds the damage."""
@@ -176,7 +177,7 @@ class History:
         if self.rng.random() < 0.5:
             await log.stop()
         else:
-            self.world.disk.die(Killed("end of the life"))
+            self.world.machine.disk.die(Killed("end of the life"))
 
     async def look(self, rows: list[Row], runtime: Runtime) -> None:
         rows += looked_at(runtime).rows
@@ -282,7 +283,7 @@ def test_what_is_read_was_written_and_what_is_not_was_named(seed: int) -> None:
 def test_a_checkpoint_is_put_together_again_wherever_it_was_damaged(seed: int) -> None:
     history = History(seed)
     history.world.run(history.live)
-    node = history.world.storage.find("checkpoint")
+    node = history.world.machine.storage.find("checkpoint")
     assert isinstance(node, FileNode)
     if history.rng.random() < 0.2:
         history.unlink("checkpoint")
@@ -305,7 +306,7 @@ def test_a_checkpoint_is_put_together_again_wherever_it_was_damaged(seed: int) -
 
 def flip_value(world: World, folder: str, value: bytes) -> None:
     """Damage the first place in the files of a folder where a value stands."""
-    for path, node in world.storage.files():
+    for path, node in world.machine.storage.files():
         if path.startswith(f"{folder}/") and (at := bytes(node.volatile).find(value)) >= 0:
             flip_in(node, at, 1)
             return
@@ -340,7 +341,7 @@ def test_a_journal_that_goes_on_behind_a_gap() -> None:
         partition = (await log.create("t", 1, {}, TOPIC)).partitions[0]
         for number in range(6):
             await appended(partition, records.build([(NOW, None, b"value %d" % number, [])]))
-        world.disk.die(Killed("test"))
+        world.machine.disk.die(Killed("test"))
 
     rows: list[Row] = []
     world.run(live)
@@ -367,14 +368,14 @@ async def spool(world: World, runtime: Runtime) -> None:
         if number == 9:
             await log.upkeep.checkpoint()
             await log.upkeep._make_spool()
-    world.disk.die(Killed("test"))
+    world.machine.disk.die(Killed("test"))
 
 
 def test_what_only_a_kept_spool_has_is_taken_from_there() -> None:
     world = World(1)
     rows: list[Row] = []
     world.run(partial(spool, world))
-    spooled = [path for path, node in world.storage.files() if b"value 19 of 0" in bytes(node.volatile)]
+    spooled = [path for path, node in world.machine.storage.files() if b"value 19 of 0" in bytes(node.volatile)]
     assert all(path.endswith(".spool") for path in spooled), spooled
     flip_value(world, "t-0", b"value 9 of 0")
     assert world.run(offline) is Ending.DONE
@@ -387,8 +388,8 @@ def test_what_only_a_kept_spool_has_is_taken_from_there() -> None:
 def test_a_spool_outlives_the_checkpoint() -> None:
     world = World(1)
     world.run(partial(spool, world))
-    folder, name = world.storage.parent("checkpoint")
-    world.storage.change((folder, name, None))
+    folder, name = world.machine.storage.parent("checkpoint")
+    world.machine.storage.change((folder, name, None))
 
     async def mend(runtime: Runtime) -> None:
         found, said = rebuild(runtime.disk, "a new one", lambda: ({}, TOPIC))
@@ -412,9 +413,9 @@ def test_a_compaction_that_was_cut_short_needs_no_repair() -> None:
                 key = b"%d" % (number % 7)
                 await appended(partition, records.build([(NOW, key, b"value %d" % number, [])]))
             await log.upkeep.checkpoint()
-            world.disk.plan = Plan(crash_at=world.disk.operations + at, kill=True)
+            world.machine.disk.plan = Plan(crash_at=world.machine.disk.operations + at, kill=True)
             await log.upkeep.cleaner.run()
-            world.disk.die(Killed("test"))
+            world.machine.disk.die(Killed("test"))
 
         assert world.run(live) is Ending.KILLED
         rows: list[Row] = []

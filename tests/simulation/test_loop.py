@@ -8,7 +8,8 @@ import pytest
 
 from simulation.faults import Plan, PowerCut
 from simulation.loop import Deadlock, SimulatorLoop
-from simulation.world import Ending, UnhandledError, World
+from simulation.machine import UnhandledError
+from simulation.world import Ending, World
 
 
 def run(coroutine):
@@ -85,16 +86,16 @@ def test_a_crash_leaves_at_once_and_runs_nothing_more():
         async def dies():
             loop = asyncio.get_running_loop()
             loop.call_soon(after.append, "ran")
-            world.disk.die(PowerCut("here"))
+            world.machine.disk.die(PowerCut("here"))
 
         task = asyncio.ensure_future(other())
         await asyncio.sleep(0)
         await asyncio.gather(task, dies())
 
     assert world.run(main) is Ending.POWER_CUT
-    assert world.crash_point == "here"
+    assert world.machine.crash_point == "here"
     assert after == []
-    assert list(world.storage.files()) == []
+    assert list(world.machine.storage.files()) == []
 
 
 def test_an_error_that_nobody_looks_at_fails_the_run():
@@ -136,7 +137,7 @@ def test_tasks_that_await_in_their_end_are_dropped_too():
 
         task = asyncio.ensure_future(stubborn())
         await asyncio.sleep(0)
-        world.disk.die(PowerCut("here"))
+        world.machine.disk.die(PowerCut("here"))
         await task
 
     assert world.run(main) is Ending.POWER_CUT

@@ -19,7 +19,8 @@ from headrace.errors import (
 from headrace.format.batch import batches_in
 from headrace.log.interface import Topic
 from simulation.faults import Plan
-from simulation.world import World, flip_in
+from simulation.machine import flip_in
+from simulation.world import World
 
 
 def test_a_repeated_id_is_stored_once_whatever_its_partition():
@@ -513,7 +514,7 @@ def test_a_damaged_log_of_ids(seed: int):
     # Among the ids themselves, behind the headers of batch and record.
     (node,) = [
         each
-        for path, each in world.storage.files()
+        for path, each in world.machine.storage.files()
         if path.startswith(TOPIC) and path.endswith("0.log") and each.volatile
     ]
     flip_in(node, rng.randrange(120, 2_000), 1 << rng.randrange(8))

@@ -165,7 +165,7 @@ def test_power_cut_at_every_operation(seed: int):
 
     whole = World(seed)
     assert whole.run(scenario(whole, Promises())) is Ending.DONE  # type: ignore[arg-type]
-    count = whole.disk.operations
+    count = whole.machine.disk.operations
     rng = random.Random(seed)
     for at in sorted(rng.sample(range(1, count), min(8, count - 1))):
         world = World(seed)

@@ -280,5 +280,5 @@ def test_the_calendar_was_set_back_while_the_broker_was_down() -> None:
         assert sorted(shop.ids) == ids
 
     world = play(before)
-    world.time -= 3_600
+    world.machine.clock.jumped -= 3_600
     play(after, world=world)

@@ -177,7 +177,7 @@ def run(world: World, model: Model, todo: list[tuple[str, int]]) -> None:
             if what in ("restart", "cut"):
                 pauses.append(number)
                 if what == "cut":
-                    world.disk.die(PowerCut("here"))
+                    world.machine.disk.die(PowerCut("here"))
                 await life.stop()
                 return
             await do(life, model, what, number)

@@ -196,7 +196,7 @@ def test_power_cut_at_some_operation(seed: int, durability: str) -> None:
     assert whole.run(life_of(promises, whole.stream("life"), 12, 0.05, **settings)) is Ending.DONE
     assert len(promises.committed) > 5
     rng = random.Random(seed)
-    for at in sorted(rng.sample(range(1, whole.disk.operations), 15)):
+    for at in sorted(rng.sample(range(1, whole.machine.disk.operations), 15)):
         world, promises = World(seed), Promises()
         plan = Plan(crash_at=at, phase=rng.choice(PHASES))
         world.run(life_of(promises, world.stream("life"), 12, 0.05, **settings), plan)

@@ -105,7 +105,7 @@ def operations(seed: int) -> int:
     world = World(seed)
     promises = Promises()
     assert world.run(one_scenario(promises, world.stream("client"), 12)) is Ending.DONE  # type: ignore[arg-type]
-    count = world.disk.operations
+    count = world.machine.disk.operations
     check_at_the_end(world, promises)
     assert len(promises.acknowledged) > 20
     return count

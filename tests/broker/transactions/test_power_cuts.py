@@ -117,7 +117,7 @@ def operations_of(seed: int) -> int:
     world, answered = World(seed), []
     assert world.run(writing(answered)) is Ending.DONE
     assert answered == [len(TOPICS) * PARTITIONS] * 4
-    operations = world.disk.operations
+    operations = world.machine.disk.operations
     assert world.run(look) is Ending.DONE
     return operations
 

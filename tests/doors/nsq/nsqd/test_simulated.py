@@ -99,8 +99,7 @@ class Life:
         await broker.start()
         door = Nsqd(DoorContext(broker, config, config), NsqTopics(broker, broker.config))
         await door.listen(HOST, PORT)
-        network = self.world.loop.network
-        assert network is not None
+        network = self.world.network
         network.cut_chance = 0.0 if self.last else self.rng.choice((0.0, 0.01, 0.03))
         tasks = [asyncio.ensure_future(self._publish(number)) for number in range(2)]
         consuming = [asyncio.ensure_future(self._consume()) for _ in range(2)]
@@ -135,7 +134,7 @@ class Life:
                     assert await client.answer() == b"OK"
                     if answers > 1:
                         self.account.acknowledged.add(bodies[index])
-                if answers == 1 and self.world.alive:
+                if answers == 1 and self.world.machine.alive:
                     self.account.acknowledged.update(bodies)
             except Lost:
                 client = None
