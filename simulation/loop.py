@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any
 from simulation.clock import MachineClock
 
 if TYPE_CHECKING:
-    from simulation.network import Connection, Network, SimulatedServer
+    from simulation.connection import Connection
+    from simulation.network import Host, SimulatedServer
 
 # Timers that lie closer together than floating point can tell are of one instant.
 RESOLUTION_S = 1e-9
@@ -76,15 +77,14 @@ class SimulatorLoop(asyncio.BaseEventLoop):
     _asyncgen_firstiter_hook: Callable[[Any], None]
     _asyncgen_finalizer_hook: Callable[[Any], None]
 
-    def __init__(
-        self, start: float = 0.0, network: Network | None = None, clock: MachineClock | None = None
-    ) -> None:
+    def __init__(self, start: float = 0.0, clock: MachineClock | None = None) -> None:
         super().__init__()
         self.clock = clock or MachineClock()
         self._now = self.clock.local(start)
         self._timers = 0
         self._cancelled = 0
-        self.network = network
+        self.host: Host | None = None
+        """Its place in the network, if it has one."""
         self.unhandled: list[dict[str, Any]] = []
         self.set_exception_handler(lambda _, context: self.unhandled.append(context))
 
@@ -200,17 +200,17 @@ class SimulatorLoop(asyncio.BaseEventLoop):
     async def create_server(  # type: ignore[override]
         self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: Any = None, port: Any = None, **options: Any
     ) -> SimulatedServer:
-        return self._network().listen(protocol_factory, host or "127.0.0.1", port or 0)
+        return self._host().listen(protocol_factory, host or "127.0.0.1", port or 0)
 
     async def create_connection(
         self, protocol_factory: Callable[[], Any], host: Any = None, port: Any = None, **options: Any
     ) -> tuple[Connection, Any]:
-        return await self._network().connect(self, protocol_factory, host or "127.0.0.1", port)
+        return await self._host().connect(protocol_factory, host or "127.0.0.1", port)
 
-    def _network(self) -> Network:
-        if self.network is None:
-            raise RuntimeError("this simulated machine has no network: give its World one")
-        return self.network
+    def _host(self) -> Host:
+        if self.host is None:
+            raise RuntimeError("this loop has no network: run the work in a process on a machine of a World")
+        return self.host
 
 
 def _close(coroutine: Any) -> None:

@@ -1,68 +1,129 @@
-"""A network in memory: asyncio transports whose byte streams are cut into pieces by seed.
+"""A network in memory: which machine reaches which, who listens where, and how long bytes travel.
 
-A connection is two pipes. What is written waits in the sender's buffer, travels in pieces of any size after any
-delay, waits in the receiver's window while it does not read, and arrives in order. A connection can be cut at any
-moment; what was on its way is then lost, and each side learns of it when the seed decides.
+An address is a machine's name and a port; `localhost` and `127.0.0.1` are the machine itself. What a client sees of a
+server that does not answer is what TCP shows:
+
+- No process listens: the connection is refused, at once.
+- The machine has no power, or a link is cut in either direction: silence, until the system gives up after minutes.
+- The process is paused: the connection is made, and what is sent waits.
+
+A link is cut in one direction or in both. What was sent over it waits; once it is healed, a connection over which
+something waited goes on late, or is reset.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Callable, Iterable
+import errno
+import os
+import socket
+from collections import Counter
+from collections.abc import Callable
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
 
-# What the receiver's side holds while its protocol does not read, as a socket's buffer does.
-WINDOW_BYTES = 65_536
-HIGH_WATER_BYTES = 65_536
+from simulation.connection import Connection
+
+if TYPE_CHECKING:
+    from simulation.loop import SimulatorLoop
+    from simulation.world import World
+
+ITSELF = ("localhost", "127.0.0.1", "0.0.0.0", "")
+# A system asks for a connection again after 1, 2, 4 seconds and so on, and gives up behind this many.
+CONNECT_ATTEMPTS = 7
+# Mean time until a system sends again what got no answer.
+RETRANSMISSION_S = 0.5
+LATE_RESET_CHANCE = 0.5
 
 
 class Network:
-    """All servers and connections of a simulated machine."""
+    """All links, servers and connections of a world."""
 
-    def __init__(self, rng: random.Random, trace: Callable[[str], None] | None = None) -> None:
-        self.rng = rng
-        self.trace = trace or (lambda event: None)
+    def __init__(self, world: World) -> None:
+        self.rng = world.stream("network")
+        self.counts: Counter[str] = world.counts
+        self.note = world.note
         self.cut_chance = 0.0
         """The chance, for each piece that travels, that the connection is cut instead."""
+        self._world = world
+        self._dark: set[str] = set()
+        self._cut: set[tuple[str, str]] = set()
+        self._slow: dict[tuple[str, str], float] = {}
         self._servers: dict[tuple[str, int], SimulatedServer] = {}
+        # In the order in which they were opened: a set would have another in every run.
+        self._open: dict[Connection, None] = {}
         self._next_port = 20_000
         self._next_client = 40_000
 
-    def listen(self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> SimulatedServer:
-        if not port:
-            self._next_port += 1
-            port = self._next_port
-        if (host, port) in self._servers:
-            raise OSError(98, "Address already in use", f"{host}:{port}")
-        server = SimulatedServer(self, factory, (host, port))
-        self._servers[host, port] = server
-        return server
+    # Links.
 
-    def forget(self, address: tuple[str, int]) -> None:
-        self._servers.pop(address, None)
+    def cut(self, source: str, target: str, *, both: bool = True) -> None:
+        """Let nothing through from one machine to another, or in both directions."""
+        self._cut.add((source, target))
+        if both:
+            self._cut.add((target, source))
+        self.note(f"network cut {source} {'-' if both else '>'} {target}")
 
-    async def connect(
-        self, loop: asyncio.AbstractEventLoop, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
-    ) -> tuple[Connection, asyncio.BaseProtocol]:
-        await asyncio.sleep(self.delay())
-        server = self._servers.get((host, port))
-        if server is None:
-            raise ConnectionRefusedError(111, "Connection refused", f"{host}:{port}")
-        self._next_client += 1
-        local = (host, self._next_client)
-        near = Connection(self, loop, local, server.address, f"{local[1]}>{port}")
-        far = Connection(self, loop, server.address, local, f"{port}>{local[1]}")
-        near.peer, far.peer = far, near
-        far.open(server.factory())
-        protocol = factory()
-        near.open(protocol)
-        return near, protocol
+    def slow(self, source: str, target: str, seconds: float) -> None:
+        """Let every piece take so much longer on average, both ways."""
+        self._slow[source, target] = self._slow[target, source] = seconds
+        self.note(f"network slow {source} - {target} {seconds}")
 
-    def delay(self) -> float:
-        draw = self.rng.random()
+    def heal(self, source: str, target: str) -> None:
+        """Let everything through again, both ways, and as fast as ever."""
+        for link in ((source, target), (target, source)):
+            self._cut.discard(link)
+            self._slow.pop(link, None)
+        self.note(f"network heal {source} - {target}")
+        self._try_again(late_resets=True)
+
+    def heal_all(self) -> None:
+        """Heal every link."""
+        self._cut.clear()
+        self._slow.clear()
+        self.note("network heal all")
+        self._try_again(late_resets=True)
+
+    def switch_off(self, machine: str) -> None:
+        """A machine answers nothing from now on."""
+        self._dark.add(machine)
+
+    def switch_on(self, machine: str) -> None:
+        """A machine answers again, and knows nothing of its old connections."""
+        self._dark.discard(machine)
+        self._try_again(late_resets=False)
+
+    def passes(self, source: str, target: str) -> bool:
+        """Whether anything gets through from one machine to another."""
+        return (not self._cut or (source, target) not in self._cut) and (not self._dark or target not in self._dark)
+
+    def reaches(self, source: str, target: str) -> bool:
+        """Whether a machine gets answers from another."""
+        return self.passes(source, target) and self.passes(target, source)
+
+    def _try_again(self, late_resets: bool) -> None:
+        stalled = [each for each in self._open if each.stalled and self.passes(each.machine, each.peer.machine)]
+        for each in stalled:
+            if not each.stalled:
+                continue  # reset with its peer
+            if late_resets and self.rng.random() < LATE_RESET_CHANCE:
+                self.counts["late reset"] += 1
+                each.cut()
+            else:
+                self.counts["late delivery"] += 1
+                each.go_on(self.rng.expovariate(1 / RETRANSMISSION_S))
+
+    # What travels.
+
+    def delay(self, source: str, target: str) -> float:
+        rng = self.rng
+        draw = rng.random()
         if draw < 0.3:
-            return 0.0
-        return self.rng.expovariate(1 / 0.0001) if draw < 0.97 else self.rng.expovariate(1 / 0.05)
+            delay = 0.0
+        else:
+            delay = rng.expovariate(1 / 0.0001) if draw < 0.97 else rng.expovariate(1 / 0.05)
+        slow = self._slow.get((source, target)) if self._slow else None
+        return delay if slow is None else delay + rng.expovariate(1 / slow)
 
     def piece(self, waiting: int) -> int:
         """How many of the waiting bytes travel next."""
@@ -72,6 +133,125 @@ class Network:
         if draw < 0.6:
             return min(waiting, self.rng.randint(1, 4))
         return self.rng.randint(1, waiting)
+
+    def now(self) -> float:
+        return self._world.time
+
+    # Who is there.
+
+    def listen(self, server: SimulatedServer) -> None:
+        machine, port = server.host.machine, server.address[1]
+        if (machine, port) in self._servers:
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), f"{machine}:{port}")
+        self._servers[machine, port] = server
+
+    def server(self, machine: str, port: int) -> SimulatedServer | None:
+        return self._servers.get((machine, port))
+
+    def forget_server(self, server: SimulatedServer) -> None:
+        key = server.host.machine, server.address[1]
+        if self._servers.get(key) is server:
+            del self._servers[key]
+
+    def forget_host(self, host: Host, silently: bool) -> None:
+        """A process is gone: nothing listens for it any more, and its connections end."""
+        for server in [each for each in self._servers.values() if each.host is host]:
+            self.forget_server(server)
+        for connection in [each for each in self._open if each.host is host]:
+            connection.orphan(silently)
+        for connection in [each for each in self._open if each.peer.host is host]:
+            connection.reroute()
+
+    def new_port(self) -> int:
+        self._next_port += 1
+        return self._next_port
+
+    def new_client_port(self) -> int:
+        self._next_client += 1
+        return self._next_client
+
+    def knows(self, machine: str) -> bool:
+        return machine in self._world.machines
+
+    def add(self, connection: Connection) -> None:
+        self._open[connection] = None
+
+    def remove(self, connection: Connection) -> None:
+        self._open.pop(connection, None)
+
+
+class Host:
+    """A process in the network: its machine, its loop, and what the system does with its sockets when it ends."""
+
+    def __init__(self, network: Network, machine: str, loop: SimulatorLoop) -> None:
+        self.network = network
+        self.machine = machine
+        self.loop = loop
+        self.alive = True
+        # What arrives is no part of the task that sent it.
+        self._context = copy_context()
+
+    def call(self, callback: Callable[..., object], *args: Any) -> None:
+        """Call on this process's loop: now if that is the one that runs, else as soon as it does."""
+        if asyncio._get_running_loop() is self.loop:
+            callback(*args)
+        elif self.alive:
+            self.loop.call_soon(callback, *args, context=self._context)
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> None:
+        """Call on this process's loop after a time of the world."""
+        if self.alive:
+            loop = self.loop
+            when = loop.clock.local(self.network.now() + delay)
+            loop.call_at(when, callback, *args, context=self._context)
+
+    def listen(self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> SimulatedServer:
+        server = SimulatedServer(self, factory, (host, port or self.network.new_port()))
+        self.network.listen(server)
+        return server
+
+    async def connect(
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+    ) -> tuple[Connection, asyncio.BaseProtocol]:
+        network, here = self.network, self.machine
+        there = here if host in ITSELF else host
+        if not network.knows(there):
+            raise socket.gaierror(socket.EAI_NONAME, f"Name or service not known ({host})")
+        await asyncio.sleep(network.delay(here, there))
+        await self._find(there)
+        server = network.server(there, port)
+        if server is None:
+            network.counts["refused"] += 1
+            raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED), f"{host}:{port}")
+        local = (host if there == here else here, network.new_client_port())
+        name = "" if there == here else f"{here}-{there} "
+        near = Connection(self, local, (host, port), f"{name}{local[1]}>{port}")
+        far = Connection(server.host, server.address, local, f"{name}{port}>{local[1]}")
+        near.peer, far.peer = far, near
+        server.host.call(server.accept, far)
+        try:
+            await asyncio.sleep(network.delay(there, here))
+            protocol = factory()
+        except BaseException:
+            near.abort()
+            raise
+        near.open(protocol)
+        return near, protocol
+
+    async def _find(self, machine: str) -> None:
+        """Wait until a machine answers; perhaps it never does."""
+        network = self.network
+        for attempt in range(CONNECT_ATTEMPTS):
+            if network.reaches(self.machine, machine):
+                return
+            network.counts["unanswered"] += 1
+            await asyncio.sleep(1 << attempt)
+        raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT), machine)
+
+    def end(self, silently: bool) -> None:
+        """The process is gone. The system closes what it had open, unless it went with it."""
+        self.alive = False
+        self.network.forget_host(self, silently)
 
 
 class _Socket:
@@ -87,228 +267,26 @@ class _Socket:
 class SimulatedServer:
     """A listening address."""
 
-    def __init__(
-        self,
-        network: Network,
-        factory: Callable[[], asyncio.BaseProtocol],
-        address: tuple[str, int],
-    ) -> None:
-        self.factory = factory
+    def __init__(self, host: Host, factory: Callable[[], asyncio.BaseProtocol], address: tuple[str, int]) -> None:
+        self.host = host
         self.address = address
-        self._network = network
+        self._factory = factory
         self._closed: asyncio.Event = asyncio.Event()
+
+    def accept(self, connection: Connection) -> None:
+        """A connection that the system has already made."""
+        if self._closed.is_set():
+            connection.abort()
+        else:
+            connection.open(self._factory())
 
     @property
     def sockets(self) -> tuple[_Socket, ...]:
         return () if self._closed.is_set() else (_Socket(self.address),)
 
     def close(self) -> None:
-        self._network.forget(self.address)
+        self.host.network.forget_server(self)
         self._closed.set()
 
     async def wait_closed(self) -> None:
         await self._closed.wait()
-
-
-class Connection(asyncio.Transport):
-    """One side of a connection."""
-
-    def __init__(
-        self,
-        network: Network,
-        loop: asyncio.AbstractEventLoop,
-        local: tuple[str, int],
-        remote: tuple[str, int],
-        name: str,
-    ) -> None:
-        super().__init__({"sockname": local, "peername": remote, "socket": None})
-        self.peer: Connection
-        self.name = name
-        self._network = network
-        self._loop = loop
-        self._protocol: asyncio.BaseProtocol | None = None
-        # Bytes written here that have not left; bytes that have arrived here and were not read.
-        self._outgoing = bytearray()
-        self._incoming = bytearray()
-        self._reading = True
-        self._closing = False
-        self._lost = False
-        self._ending = False
-        self._ended = False
-        self._eof_arrived = False
-        self._travelling = False
-        self._writing_paused = False
-        # The network has failed, and this side has not learned of it yet.
-        self._severed = False
-        self._high, self._low = HIGH_WATER_BYTES, HIGH_WATER_BYTES // 4
-
-    def open(self, protocol: asyncio.BaseProtocol) -> None:
-        self._protocol = protocol
-        protocol.connection_made(self)
-
-    # The sending side.
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        if not isinstance(data, (bytes, bytearray, memoryview)):
-            raise TypeError(f"data must be bytes-like, not {type(data).__name__}")
-        if self._ending:
-            raise RuntimeError("write after write_eof")
-        if self._closing or self._lost or self._severed or not data:
-            return
-        self._outgoing += data
-        self._pump()
-        self._maybe_pause_writing()
-
-    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
-        self.write(b"".join(list_of_data))
-
-    def can_write_eof(self) -> bool:
-        return True
-
-    def write_eof(self) -> None:
-        if not (self._ending or self._closing):
-            self._ending = True
-            self._pump()
-
-    def _pump(self) -> None:
-        if not self._travelling and not self._lost and (self._outgoing or (self._ending and not self._ended)):
-            self._travelling = True
-            self._loop.call_later(self._network.delay(), self._travel)
-
-    def _travel(self) -> None:
-        self._travelling = False
-        if self._lost:
-            return
-        network, peer = self._network, self.peer
-        if self._outgoing:
-            if network.cut_chance and network.rng.random() < network.cut_chance:
-                self.cut()
-                return
-            room = WINDOW_BYTES - len(peer._incoming)
-            if room <= 0:
-                return  # the receiver pumps again once it has read
-            count = min(network.piece(len(self._outgoing)), room)
-            piece = bytes(self._outgoing[:count])
-            del self._outgoing[:count]
-            network.trace(f"network {self.name} {count}")
-            if not peer._lost:
-                peer._incoming += piece
-                peer._deliver()
-            self._maybe_resume_writing()
-        if not self._outgoing:
-            if self._ending and not self._ended:
-                self._ended = True
-                peer._eof()
-            if self._closing:
-                self._lose(None)
-                return
-        self._pump()
-
-    def _maybe_pause_writing(self) -> None:
-        if not self._writing_paused and len(self._outgoing) > self._high and self._protocol is not None:
-            self._writing_paused = True
-            self._protocol.pause_writing()
-
-    def _maybe_resume_writing(self) -> None:
-        if self._writing_paused and len(self._outgoing) <= self._low and self._protocol is not None:
-            self._writing_paused = False
-            self._protocol.resume_writing()
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        if high is None:
-            high = HIGH_WATER_BYTES if low is None else 4 * low
-        self._high, self._low = high, high // 4 if low is None else low
-        self._maybe_pause_writing()
-
-    def get_write_buffer_size(self) -> int:
-        return len(self._outgoing)
-
-    # The receiving side.
-
-    def pause_reading(self) -> None:
-        self._reading = False
-
-    def resume_reading(self) -> None:
-        if not self._reading and not self._closing and not self._lost:
-            self._reading = True
-            # Never inside of the call: a real transport reads again in the loop's next turn.
-            self._loop.call_soon(self._deliver)
-
-    def is_reading(self) -> bool:
-        return self._reading and not self._closing and not self._lost
-
-    def _deliver(self) -> None:
-        protocol = self._protocol
-        while self._incoming and self.is_reading():
-            if isinstance(protocol, asyncio.BufferedProtocol):
-                buffer = memoryview(protocol.get_buffer(len(self._incoming)))
-                count = min(len(buffer), len(self._incoming))
-                if not count:
-                    raise RuntimeError("get_buffer() returned an empty buffer")
-                buffer[:count] = self._incoming[:count]
-                del self._incoming[:count]
-                protocol.buffer_updated(count)
-            elif isinstance(protocol, asyncio.Protocol):
-                data = bytes(self._incoming)
-                self._incoming.clear()
-                protocol.data_received(data)
-        if not self._lost:
-            self.peer._pump()
-        if self._eof_arrived and not self._incoming and self.is_reading():
-            self._eof_arrived = False
-            keep_open = (
-                protocol.eof_received() if isinstance(protocol, (asyncio.Protocol, asyncio.BufferedProtocol)) else None
-            )
-            if not keep_open:
-                self.close()
-
-    def _eof(self) -> None:
-        if not self._lost:
-            self._eof_arrived = True
-            self._deliver()
-
-    # The end.
-
-    def is_closing(self) -> bool:
-        return self._closing
-
-    def close(self) -> None:
-        """Send what was written, then close."""
-        if self._closing or self._lost:
-            return
-        self._closing = True
-        self._incoming.clear()
-        if self._outgoing:
-            self._pump()
-        else:
-            self._loop.call_soon(self._lose, None)
-
-    def abort(self) -> None:
-        self._closing = True
-        self._outgoing.clear()
-        self._loop.call_soon(self._lose, None)
-
-    def cut(self) -> None:
-        """The network fails: both sides lose the connection, each in its own time."""
-        self._network.trace(f"network cut {self.name}")
-        for side in (self, self.peer):
-            # What is written from now on must not arrive: it would stand behind a gap.
-            side._severed = True
-            side._outgoing.clear()
-            self._loop.call_later(
-                self._network.delay(), side._lose, ConnectionResetError(104, "Connection reset by peer")
-            )
-
-    def _lose(self, error: Exception | None) -> None:
-        if self._lost:
-            return
-        self._lost = self._closing = True
-        self._outgoing.clear()
-        self._incoming.clear()
-        protocol = self._protocol
-        if protocol is not None:
-            protocol.connection_lost(error)
-        peer = self.peer
-        if not peer._lost:
-            # The other side reads the end of the stream, behind what has already arrived.
-            self._loop.call_later(self._network.delay(), peer._eof)

@@ -17,25 +17,20 @@ from typing import Any, TypeVar
 
 from headrace.runtime.disk import Disk, File
 from headrace.runtime.offload import Lane, LaneDone
+from simulation.device import Device
 from simulation.faults import Crash
+from simulation.loop import SimulatorLoop
 
 T = TypeVar("T")
-
-
-def _delay(rng: random.Random) -> float:
-    """Mostly a fraction of a millisecond, sometimes nothing, sometimes a device that takes its time."""
-    draw = rng.random()
-    if draw < 0.2:
-        return 0.0
-    return rng.expovariate(1 / 0.0003) if draw < 0.95 else rng.expovariate(1 / 0.02)
 
 
 class SimulatedLane:
     """Jobs one after the other."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, rng: random.Random) -> None:
+    def __init__(self, loop: SimulatorLoop, rng: random.Random, device: Device) -> None:
         self._loop = loop
         self._rng = rng
+        self._device = device
         self._waiting: deque[tuple[Callable[[], None], LaneDone]] = deque()
         self._finished: deque[tuple[LaneDone, BaseException | None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -46,15 +41,20 @@ class SimulatedLane:
             raise RuntimeError("a job was submitted to a lane that is closed")
         self._waiting.append((job, done))
         if self._timer is None:
-            self._timer = self._loop.call_later(_delay(self._rng), self._work)
+            self._timer = self._loop.call_later(self._device.delay(self._rng), self._work)
 
     def write(self, file: File, position: int, data: bytes, done: LaneDone) -> None:
         self.submit(partial(file.write_durably, position, [data]), done)
 
     def _work(self) -> None:
+        self._device.when_it_answers(self._loop, self._work_now)
+
+    def _work_now(self) -> None:
+        if self._closed:
+            return
         self._run_one()
         # Results are handed over in order too, so a lane needs only one timer for both.
-        self._loop.call_later(_delay(self._rng) / 4, self._deliver)
+        self._loop.call_later(self._device.delay(self._rng) / 4, self._deliver)
 
     def _run_one(self) -> None:
         job, done = self._waiting.popleft()
@@ -68,9 +68,12 @@ class SimulatedLane:
             self._finished.append((done, None))
 
     def _deliver(self) -> None:
+        self._device.when_it_answers(self._loop, self._deliver_now)
+
+    def _deliver_now(self) -> None:
         if self._closed:
             return
-        self._timer = self._loop.call_later(_delay(self._rng), self._work) if self._waiting else None
+        self._timer = self._loop.call_later(self._device.delay(self._rng), self._work) if self._waiting else None
         self._hand_over()
 
     def _hand_over(self) -> None:
@@ -92,39 +95,45 @@ class SimulatedLane:
 class SimulatedOffload:
     """Ways off the loop that lead back to it."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, rng: random.Random, disk: Disk) -> None:
+    def __init__(self, loop: SimulatorLoop, rng: random.Random, disk: Disk, device: Device) -> None:
         self._loop = loop
         self._rng = rng
         self._disk = disk
+        self._device = device
         self._lanes: list[SimulatedLane] = []
 
     def run(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         future: asyncio.Future[T] = self._loop.create_future()
-        self._loop.call_later(_delay(self._rng), self._execute, future, function, args)
+        self._loop.call_later(self._device.delay(self._rng), self._execute, future, function, args)
         return future
 
     def work(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         future: asyncio.Future[T] = self._loop.create_future()
         # A worker is another process: what does not survive pickling must fail here too.
         function, args = pickle.loads(pickle.dumps((function, args)))
-        delay = _delay(self._rng) + self._rng.expovariate(1 / 0.01)
+        delay = self._device.delay(self._rng) + self._rng.expovariate(1 / 0.01)
         self._loop.call_later(delay, self._execute, future, function, (self._disk, *args))
         return future
 
     def _execute(self, future: asyncio.Future[T], function: Callable[..., T], args: tuple[Any, ...]) -> None:
+        self._device.when_it_answers(self._loop, self._execute_now, future, function, args)
+
+    def _execute_now(self, future: asyncio.Future[T], function: Callable[..., T], args: tuple[Any, ...]) -> None:
         if future.cancelled():
             return
+        result: T | None = None
+        failed: BaseException | None = None
         try:
             result = function(*args)
         except Crash:
             raise
         except BaseException as error:
-            self._loop.call_later(_delay(self._rng), _settle, future, None, error)
-        else:
-            self._loop.call_later(_delay(self._rng), _settle, future, result, None)
+            failed = error
+        delay = self._device.delay(self._rng)
+        self._loop.call_later(delay, self._device.when_it_answers, self._loop, _settle, future, result, failed)
 
     def lane(self, name: str) -> Lane:
-        lane = SimulatedLane(self._loop, self._rng)
+        lane = SimulatedLane(self._loop, self._rng, self._device)
         self._lanes.append(lane)
         return lane
 

@@ -18,7 +18,7 @@ friendly file system:
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -322,22 +322,29 @@ class Storage:
         """What is found when the power comes back. This storage is spent afterwards."""
         for change in self._surviving_changes(rng):
             change.apply()
-        survivors: dict[int, FileNode] = {}
+        return self._twin(lambda folder: folder.durable, lambda node: node.survivor(rng))
 
-        def copy(folder: FolderNode) -> FolderNode:
+    def copy(self) -> Storage:
+        """What a program sees now, all of it durable: a backup."""
+        return self._twin(lambda folder: folder.entries, lambda node: FileNode(node.volatile))
+
+    def _twin(self, names: Callable[[FolderNode], dict[str, Node]], copy: Callable[[FileNode], FileNode]) -> Storage:
+        """Another storage, with a copy of every file that has a name."""
+        copies: dict[int, FileNode] = {}
+
+        def copy_folder(folder: FolderNode) -> FolderNode:
             twin = FolderNode()
-            for name in sorted(folder.durable):
-                node = folder.durable[name]
+            for name, node in sorted(names(folder).items()):
                 if isinstance(node, FolderNode):
-                    twin.entries[name] = copy(node)
+                    twin.entries[name] = copy_folder(node)
                 else:
-                    if id(node) not in survivors:
-                        survivors[id(node)] = node.survivor(rng)
-                    twin.entries[name] = survivors[id(node)]
+                    if id(node) not in copies:
+                        copies[id(node)] = copy(node)
+                    twin.entries[name] = copies[id(node)]
             twin.durable = dict(twin.entries)
             return twin
 
-        storage = Storage(copy(self.root), self.capacity)
+        storage = Storage(copy_folder(self.root), self.capacity)
         storage.used = sum(len(node.volatile) for _, node in storage.files())
         return storage
 

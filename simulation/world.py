@@ -1,16 +1,38 @@
 """Machines under one time, all of it from one seed.
 
-`World.run` is for one machine: it runs a coroutine there to the end of its life. The next `run` is the next start of
-the process. Whatever else runs in the world goes on beside it.
+With one machine, `World(seed).run(main, plan)` runs a coroutine there to the end of its life; the next `run` is the
+next start of the process.
+
+With several, a scenario decides what happens:
+
+    world = World(seed, names=("a", "b", "c", "etcd", "client"))
+
+    async def scenario():
+        a = world.machines["a"]
+        process = a.start(main)            # `main` takes a Runtime, and reaches others by their machines' names
+        await asyncio.sleep(3)
+        world.network.cut("a", "b", both=False)
+        a.power_cut()                      # also kill, pause, hang_disk, jump_clock: see machine.py
+        await asyncio.sleep(1)
+        a.start(main)
+        world.end_faults()
+        await world.machines["client"].process.wait()
+
+    world.play(scenario())
+    world.machines["a"].storage.files()    # what is on the disks
+    world.counts                           # what has happened
+
+There is one time. The world always steps the loop whose next event is earliest, so the same seed gives the same trace.
 """
 
 from __future__ import annotations
 
 import random
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Sequence
 from hashlib import blake2b
 from math import inf
+from typing import Any, TypeVar
 
 from simulation.faults import Crash, CrashPoints, Killed, Plan
 from simulation.loop import Deadlock, SimulatorLoop
@@ -18,6 +40,8 @@ from simulation.machine import Ending, Machine, Main, Process, UnhandledError
 from simulation.network import Network
 
 __all__ = ["Ending", "World"]
+
+T = TypeVar("T")
 
 
 class Trace:
@@ -51,13 +75,15 @@ class World:
         """How many processes have been started."""
         self.points = CrashPoints()
         self.trace = Trace(trace_lines)
+        self.counts: Counter[str] = Counter()
+        """What has happened, and how often."""
+        self.network = Network(self)
         self.machines = {name: Machine(self, name) for name in names}
         self.machine = self.machines[names[0]]
         """The first of them, and often the only one."""
-        self.network: Network
-        """Of the newest process."""
-        self._running: list[Process] = []
-        self._loop: SimulatorLoop | None = None
+        # Of each process that is not paused, and of the scenario, which is none.
+        self._loops: dict[SimulatorLoop, Process | None] = {}
+        self._running: SimulatorLoop | None = None
 
     def stream(self, purpose: str) -> random.Random:
         """Random numbers for one purpose, the same in every run of this seed and on every machine. Streams are apart so
@@ -70,17 +96,17 @@ class World:
 
     def add(self, process: Process) -> None:
         """Step a process from now on."""
-        self._running.append(process)
+        self._loops[process.loop] = process
 
     def remove(self, process: Process) -> None:
         """Step a process no more."""
-        self._running.remove(process)
+        self._loops.pop(process.loop, None)
 
     def run(self, main: Main, plan: Plan | None = None) -> Ending:
         """One life of the first machine's process. The next begins a second later at the earliest."""
         process = self.machine.start(main, plan)
         try:
-            self._run_until(lambda: process.ending is not None)
+            self._step_until(lambda: process.ending is not None)
         finally:
             if process.ending is None:
                 process.end(Killed("error"))
@@ -88,39 +114,74 @@ class World:
         assert process.ending is not None
         return process.ending
 
-    def _run_until(self, is_over: Callable[[], bool]) -> None:
+    def play(self, scenario: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine that is outside of every machine: it starts processes, lets things go wrong, and waits.
+        Raises what any process raises. At its end every process is killed."""
+        loop = SimulatorLoop(self.time)
+        self._loops[loop] = None
+        task = loop.create_task(scenario)
+        try:
+            self._step_until(task.done)
+            self._check_unhandled()
+            return task.result()
+        finally:
+            del self._loops[loop]
+            for machine in self.machines.values():
+                if machine.process is not None and machine.process.ending is None:
+                    machine.process.end(Killed("end"))
+            loop.leave()
+            loop.abandon()
+            loop.close()
+
+    def end_faults(self) -> None:
+        """Let every link, every disk, every clock and every process go on as if nothing had happened. Which processes
+        are started again is the scenario's."""
+        self.network.heal_all()
+        for machine in self.machines.values():
+            machine.repair_disk()
+            machine.clock.drift(self.time, 1.0)
+            if machine.process is not None and machine.process.paused:
+                machine.resume()
+
+    def _check_unhandled(self) -> None:
+        """Errors that no task awaited came first, and are most often the cause of others."""
+        for loop in self._loops:
+            if loop.unhandled:
+                raise UnhandledError(loop.unhandled[0])
+
+    def _step_until(self, is_over: Callable[[], bool]) -> None:
         try:
             while not is_over():
                 self._step()
         except Deadlock:
-            for process in self._running:
-                if process.loop.unhandled:
-                    raise UnhandledError(process.loop.unhandled[0]) from None
+            self._check_unhandled()
             raise
         finally:
-            if self._loop is not None:
-                self._loop.leave()
-                self._loop = None
+            if self._running is not None:
+                self._running.leave()
+                self._running = None
 
     def _step(self) -> None:
         """Go to the next event, wherever it is, and run what is due there."""
         chosen, when = None, inf
-        for process in self._running:
-            at = process.loop.next_event()
+        for loop in self._loops:
+            at = loop.next_event()
             if at < when:
-                chosen, when = process, at
+                chosen, when = loop, at
         if chosen is None:
             raise Deadlock(self.time)
         if when > self.time:
             self.time = when
-        loop = chosen.loop
-        if loop is not self._loop:
-            self._loop = loop
-            loop.enter()
+        if chosen is not self._running:
+            self._running = chosen
+            chosen.enter()
+        process = self._loops[chosen]
         try:
-            loop.step(self.time)
+            chosen.step(self.time)
         except Crash as crash:
-            chosen.end(crash)
+            if process is None:
+                raise
+            process.end(crash)
         else:
-            if chosen.finished:
-                chosen.end()
+            if process is not None and process.finished:
+                process.end()

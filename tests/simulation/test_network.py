@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from simulation.network import WINDOW_BYTES
+from simulation.connection import WINDOW_BYTES
 from simulation.world import Ending, World
 
 
@@ -131,7 +131,7 @@ def test_a_cut_is_an_error_on_both_sides():
         loop = asyncio.get_running_loop()
         accepted: list[Collector] = []
         await loop.create_server(lambda: accepted.append(Collector()) or accepted[-1], "127.0.0.1", 9092)
-        loop.network.cut_chance = 1.0
+        loop.host.network.cut_chance = 1.0
         transport, client = await loop.create_connection(Collector, "127.0.0.1", 9092)
         transport.write(b"x")
         assert isinstance(await client.lost, ConnectionResetError)

@@ -26,3 +26,6 @@ class Runtime:
     offload: Offload
     hostname: str = "localhost"
     """The machine's name, as other machines know it."""
+    boot_id: str = ""
+    """Another one after each start of the machine, not of the process: what was written and not synced may be lost
+    between two of them."""

@@ -1,0 +1,50 @@
+"""How a machine's disk answers: in its own time, slowly, or not at all for a while."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from simulation.loop import SimulatorLoop
+
+
+class Device:
+    """What stands between a process and what is stored, from one life to the next."""
+
+    def __init__(self, counts: Counter[str]) -> None:
+        self.slowness = 1.0
+        """How many times longer everything takes."""
+        self._counts = counts
+        self._hangs = False
+        self._waiting: list[tuple[SimulatorLoop, Callable[..., object], tuple[Any, ...]]] = []
+
+    def delay(self, rng: random.Random) -> float:
+        """Mostly a fraction of a millisecond, sometimes nothing, sometimes a device that takes its time."""
+        draw = rng.random()
+        if draw < 0.2:
+            return 0.0
+        delay = rng.expovariate(1 / 0.0003) if draw < 0.95 else rng.expovariate(1 / 0.02)
+        return delay * self.slowness
+
+    def hang(self) -> None:
+        """Answer nothing from now on."""
+        self._hangs = True
+
+    def go_on(self) -> None:
+        """Answer again, also what was asked in the meantime."""
+        self._hangs = False
+        waiting, self._waiting = self._waiting, []
+        for loop, callback, args in waiting:
+            if not loop.is_closed():
+                loop.call_soon(callback, *args)
+
+    def when_it_answers(self, loop: SimulatorLoop, callback: Callable[..., object], *args: Any) -> None:
+        """Call now, or once it no longer hangs."""
+        if self._hangs:
+            self._counts["operation hung"] += 1
+            self._waiting.append((loop, callback, args))
+        else:
+            callback(*args)
