@@ -21,7 +21,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-SECONDS = 30.0
+SECONDS = 90.0
 PR_SET_PDEATHSIG = 1
 libc = ctypes.CDLL(None)
 # The first of them that there is.

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.waiting import SECONDS
 
 import headrace
 from headrace.errors import ConfigError, DataDirectoryLocked, DoorClosed, HeadraceError
@@ -85,7 +86,7 @@ async def test_inside_a_running_loop():
 def test_metrics_of_an_embedded_broker():
     with (
         headrace.Broker(http="127.0.0.1:0") as broker,
-        urllib.request.urlopen(f"http://{broker.http}/metrics", timeout=5) as answer,
+        urllib.request.urlopen(f"http://{broker.http}/metrics", timeout=SECONDS) as answer,
     ):
         assert b"# TYPE headrace_" in answer.read()
 
@@ -176,13 +177,13 @@ def test_a_start_that_is_interrupted_leaves_nothing_running(tmp_path: Path, monk
 
 def test_a_host_that_forgets_to_stop_still_ends():
     script = "import headrace; headrace.Broker().start(); print('started')"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=SECONDS, check=False)
     assert (done.returncode, done.stdout) == (0, "started\n"), done.stderr
 
 
 def test_nothing_is_written_to_the_hosts_output():
     script = "import headrace\nwith headrace.Broker(): pass"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=20, check=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=SECONDS, check=True)
     assert (done.stdout, done.stderr) == ("", "")
 
 
@@ -202,5 +203,5 @@ def test_log_lines_go_to_the_hosts_logging():
 
 def test_importing_the_package_loads_no_broker():
     script = "import sys, headrace; print('asyncio' in sys.modules, headrace.__version__)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=20, check=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=SECONDS, check=True)
     assert done.stdout.startswith("False ")

@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 from tests.broker.groups.stage import join_request
 from tests.certificates import Authority
 from tests.doors.kafka.wired import Wire
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 import headrace
 from headrace.broker.groups import Problem, State
@@ -122,7 +122,7 @@ def test_a_missing_key_is_named(authority: Authority, tmp_path: Path):
 def test_a_door_on_every_interface_sends_clients_back_the_way_they_came():
     with headrace.Broker(kafka="0.0.0.0:0") as broker:
         port = broker.kafka.rpartition(":")[2]
-        metadata = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"}).list_topics(timeout=10)
+        metadata = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"}).list_topics(timeout=SECONDS)
         assert [(each.host, each.port) for each in metadata.brokers.values()] == [("127.0.0.1", int(port))]
 
 
@@ -182,8 +182,8 @@ async def test_a_stop_does_not_wait_for_members_to_join(tmp_path: Path, monkeypa
         # The first member would have to join again, and nobody does that for it.
         await until(lambda: groups._shards.home("g").groups["g"].state is State.PREPARING)
         assert first.problem is Problem.NONE
-        await asyncio.wait_for(server.stop(), 20)
-        reply = await asyncio.wait_for(wire.receive("join_group", 3), 20)
+        await asyncio.wait_for(server.stop(), SECONDS)
+        reply = await asyncio.wait_for(wire.receive("join_group", 3), SECONDS)
         assert reply.error_code is ErrorCode.coordinator_not_available
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.waiting import SECONDS
 
 from headrace.embedded import Broker
 from headrace.sdk import App
@@ -26,7 +27,7 @@ async def test_an_application_on_it(headrace_broker: Broker):
     async def take(raw: bytes) -> None:
         came.set()
 
-    async with asyncio.timeout(20), app:
+    async with asyncio.timeout(SECONDS), app:
         await app.publish("orders", b"x")
         await came.wait()
 

@@ -42,7 +42,7 @@ def test_a_worker_ends_with_its_host(tmp_path: Path) -> None:
     (tmp_path / "waits.py").write_text(WAITS)
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     with subprocess.Popen([sys.executable, "-c", HOST, str(tmp_path)], env=os.environ | {"PYTHONPATH": path}) as host:
-        wait_until((tmp_path / "pid").exists)
+        wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
         host.kill()
     pid = int((tmp_path / "pid").read_text())
     wait_until(lambda: not working(pid))
@@ -52,5 +52,6 @@ def working(pid: int) -> bool:
     """Whether a process is there, and not only until somebody asks how it ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
+        # The second if it goes while the file is open.
         return False

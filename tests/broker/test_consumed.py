@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.said import capture_logs
 from tests.shifted import Shifted
+from tests.waiting import SECONDS
 
 from headrace.broker.broker import Broker
 from headrace.broker.consumed import Consumed
@@ -311,7 +312,7 @@ async def test_with_queues_and_a_clock(start_broker: Any) -> None:
         sink.consumer = queue.subscribe(sink)
         sinks.append(sink)
     sinks[0].consumer.ready(100)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(SECONDS):
         while len(sinks[0].offsets) < 50:
             await asyncio.sleep(0.005)
         await asyncio.sleep(0.1)
@@ -332,7 +333,7 @@ async def consume(queue: Queue, count: int, sink: Taking) -> None:
     """Let a consumer take so many messages."""
     sink.consumer = queue.subscribe(sink)
     sink.consumer.ready(2_500)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(SECONDS):
         while len(sink.offsets) < count:
             await asyncio.sleep(0.005)
         await asyncio.sleep(0.01)

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 from tests.said import capture_logs
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 from headrace.broker.broker import Broker
 from headrace.broker.groups import Commit
@@ -20,8 +20,6 @@ from headrace.broker.overflow import Overflow
 from headrace.errors import InvalidTopicConfig, TopicBlocked, TopicFull, UnknownTopic
 from headrace.format import records
 from headrace.log.interface import Partition, Topic
-
-SECONDS = 10.0
 
 
 class Queue:

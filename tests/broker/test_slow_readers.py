@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.said import capture_logs
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 from headrace.broker import rate_limit
 from headrace.broker.broker import Broker
@@ -148,6 +148,6 @@ async def test_a_clock_looks_ahead(start_broker: Any) -> None:
     await commit(broker, topic, behind=3)
     with capture_logs() as said:
         await fill(broker, topic.partitions[0], 10, 59 * MINUTE)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(SECONDS):
             while not [line for line in said if line.get("reader") == "group behind"]:
                 await asyncio.sleep(0.01)

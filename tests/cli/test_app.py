@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.waiting import SECONDS
 
 import headrace
 from headrace.cli.app import COMMANDS
@@ -19,7 +20,7 @@ def command(*arguments: str) -> list[str]:
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=20, check=False)
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=SECONDS, check=False)
 
 
 @pytest.mark.parametrize("asked", ["version", "--version"])
@@ -35,7 +36,7 @@ def test_a_command_loads_only_what_it_uses():
         "assert run() == 1\n"
         "print(*sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=SECONDS, check=False)
     loaded = set(done.stdout.split())
     assert "headrace.cli.topics" in loaded, done.stderr
     assert not loaded & set(HEAVY)
@@ -44,7 +45,7 @@ def test_a_command_loads_only_what_it_uses():
 @pytest.mark.parametrize("arguments", [("version",), ("scenario", "show", "burst", "--json"), ("--help",)])
 def test_output_that_cannot_be_written_is_said_in_a_line(arguments: tuple[str, ...]):
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(command(*arguments), stdout=full, stderr=subprocess.PIPE, timeout=20, check=False)
+        done = subprocess.run(command(*arguments), stdout=full, stderr=subprocess.PIPE, timeout=SECONDS, check=False)
     assert done.returncode == 1
     assert done.stderr == b"headrace: No space left on device\n"
 
@@ -53,7 +54,7 @@ def test_output_that_cannot_be_written_is_said_in_a_line(arguments: tuple[str, .
 def test_a_reader_who_has_left_is_no_error_to_speak_of(arguments: tuple[str, ...]):
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run(command(*arguments), stdout=writing, stderr=subprocess.PIPE, timeout=20, check=False)
+    done = subprocess.run(command(*arguments), stdout=writing, stderr=subprocess.PIPE, timeout=SECONDS, check=False)
     os.close(writing)
     assert (done.returncode, done.stderr) == (1, b"")
 
@@ -65,9 +66,9 @@ def test_streams_that_are_missing_are_opened_empty():
         "assert [os.readlink(f'/proc/self/fd/{number}') for number in range(3)] == ['/dev/null'] * 3"
     )
     line = shlex.join([sys.executable, "-c", program])
-    assert subprocess.run(["sh", "-c", f"{line} <&- >&- 2>&-"], timeout=20, check=False).returncode == 0
+    assert subprocess.run(["sh", "-c", f"{line} <&- >&- 2>&-"], timeout=SECONDS, check=False).returncode == 0
     line = shlex.join(command("version"))
-    assert subprocess.run(["sh", "-c", f"{line} <&- >&- 2>&-"], timeout=20, check=False).returncode == 0
+    assert subprocess.run(["sh", "-c", f"{line} <&- >&- 2>&-"], timeout=SECONDS, check=False).returncode == 0
 
 
 def test_an_interrupt_while_modules_are_imported():
@@ -79,7 +80,7 @@ def test_an_interrupt_while_modules_are_imported():
         "sys.meta_path.insert(0, Interrupting())\n"
         "headrace.cli.main()"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=SECONDS, check=False)
     assert (done.returncode, done.stderr) == (130, "")
 
 

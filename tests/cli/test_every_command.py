@@ -36,7 +36,7 @@ REQUIRED = {
     "place": "nowhere/0/0",
 }
 # Longer than any of them takes where it says what is wrong.
-SECONDS = 20
+SECONDS = 60
 
 
 def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -145,10 +145,11 @@ def test_an_address_of_another_door_is_named_at_once(
         address = getattr(broker, door)
         began = time.monotonic()
         done = cli(*arguments, address)
+        took = time.monotonic() - began
     assert done.code == 1
     assert f"headrace: {address} {said}" in done.err
     # The client would wait for ten.
-    assert time.monotonic() - began < 9
+    assert took < 9
 
 
 def test_names_are_whole_on_a_narrow_terminal(cli: Cli, broker: Broker) -> None:

@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 from tests.cli.conftest import Cli
 from tests.serving import Serving
+from tests.waiting import SECONDS
 
 import headrace
 import headrace.errors
@@ -81,7 +82,7 @@ def says_offline(serving: Serving) -> bool:
     admin = AdminClient({"bootstrap.servers": serving.kafka})
     partition = admin.list_topics("t", 10).topics["t"].partitions[0]
     assert partition.error.code() == KafkaError.LEADER_NOT_AVAILABLE
-    with urllib.request.urlopen(f"http://{serving.addresses['http']}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{serving.addresses['http']}/metrics", timeout=SECONDS) as answer:
         return "headrace_offline_partitions 1.0" in answer.read().decode()
 
 
@@ -258,7 +259,7 @@ async def test_queues_and_committed_readers_cross_what_is_lost(cli: Cli, tmp_pat
             async def handle(raw: bytes, found: list[int] = found) -> None:
                 found.append(int(raw))
 
-            async with app, asyncio.timeout(30):
+            async with app, asyncio.timeout(SECONDS):
                 while len(found) < len(expected):
                     await asyncio.sleep(0.01)
             assert sorted(found) == expected

@@ -11,12 +11,11 @@ from select import select
 
 import pytest
 from tests.cli.conftest import Cli
+from tests.waiting import SECONDS
 
 from headrace.cli.messages import InputInvalid
 from headrace.cli.produce import pieces
 from headrace.embedded import Broker
-
-SECONDS = 20
 
 
 def test_lines_in_and_out(cli: Cli):

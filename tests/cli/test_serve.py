@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer
 from tests.serving import CLOSED
+from tests.waiting import SECONDS
 
 import headrace
-
-SECONDS = 20
 
 
 def command(*arguments: str | Path) -> list[str]:

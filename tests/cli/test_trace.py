@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 from tests.cli.conftest import Cli
 from tests.cli.nsq import NsqConsumer
-from tests.waiting import wait_until
+from tests.waiting import SECONDS, wait_until
 
 from headrace.cli.trace import search
 from headrace.client import Client
@@ -50,7 +50,7 @@ def shop(headrace_broker: Broker) -> Callable[..., None]:
                 raise Reject("of no use")
 
         async def main() -> None:
-            async with asyncio.timeout(30), orders, invoices:
+            async with asyncio.timeout(SECONDS), orders, invoices:
                 for each in publishes:
                     await each(orders)
                 while len(handled) < waits:
@@ -324,7 +324,7 @@ def test_retries_through_a_topic(cli: Cli, headrace_broker: Broker, monkeypatch:
         raise RuntimeError("never works")
 
     async def main() -> None:
-        async with asyncio.timeout(30), shop:
+        async with asyncio.timeout(SECONDS), shop:
             await shop.publish("orders", b"x")
             while len(tried) < 2:
                 await asyncio.sleep(0.01)
@@ -393,7 +393,7 @@ def test_what_retention_takes_meanwhile_is_not_waited_for(
     cli("produce", "orders", stdin=b"0\n1\n2\n")
 
     async def look() -> list[search.TracedRecord]:
-        async with asyncio.timeout(20), Client(headrace_broker.kafka) as client:
+        async with asyncio.timeout(SECONDS), Client(headrace_broker.kafka) as client:
             await client.admin.delete_records({("orders", 0): 3})
             span = search.Span({("orders", 0): 0}, {("orders", 0): 3})
             return [each async for each in search.scan(client, span, b"", lambda count: None)]

@@ -8,6 +8,7 @@ import struct
 
 import pytest
 from tests.client.fake import CUT_AFTER, CUT_BEFORE, NOT_LEADER, FakeCluster, Fault, Log
+from tests.waiting import SECONDS
 
 from headrace.client import EARLIEST, LATEST, BrokerError, Client
 from headrace.client.consumer import _batches
@@ -89,7 +90,7 @@ async def test_all_that_was_wanted_is_gone() -> None:
         fill(fake.topics["t"][0], 2)
         async with client.consumer(out_of_range=LATEST) as consumer:
             await consumer.assign({("t", 0): -5}, until={("t", 0): 4})
-            chunk = await asyncio.wait_for(consumer.chunk(), 10)
+            chunk = await asyncio.wait_for(consumer.chunk(), SECONDS)
             assert (chunk.batches, chunk.next_offset) == ([], 6)
 
 

@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 from tests.client.fake import CUT_AFTER, CUT_BEFORE, NOT_LEADER, OUT_OF_ORDER, FakeCluster, Fault
+from tests.waiting import SECONDS
 
 from headrace.client import BrokerError, Client, ClientError
 from headrace.client.errors import ClientClosed
@@ -187,7 +188,7 @@ async def test_acks_0_and_1() -> None:
         for acks, offsets in ((0, [-1, -1]), (1, [2, 3])):
             async with client.producer(linger=0, acks=acks) as producer:
                 assert [(await (await producer.send("t", b"v"))).offset for _ in range(2)] == offsets
-            await asyncio.wait_for(fake.appended(2), 20)
+            await asyncio.wait_for(fake.appended(2), SECONDS)
         assert INIT not in {api for _, api in fake.asked}
 
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from uuid import uuid4
 
 import pytest
+from tests.waiting import SECONDS
 
 import headrace
 from headrace.client import (
@@ -306,7 +307,7 @@ async def test_offsets_in_an_open_transaction_are_not_stable(client: Client, gen
         await asyncio.sleep(0.2)
         assert not waiting.done()
         await producer.commit()
-        assert (await asyncio.wait_for(waiting, 10))[topic, 0].offset == 5
+        assert (await asyncio.wait_for(waiting, SECONDS))[topic, 0].offset == 5
 
 
 async def test_batches_built_elsewhere(client: Client, generation: str) -> None:

@@ -32,7 +32,7 @@ from tests.clients.trio import CLIENTS, Message, make_topic, numbered, values
 from tests.doors.kafka.asking import KEYS, build
 from tests.doors.kafka.wired import frame
 from tests.serving import Serving
-from tests.waiting import wait_until
+from tests.waiting import SECONDS, wait_until
 
 from headrace.doors.kafka.registry import API_VERSIONS, APIS
 from headrace.format import records
@@ -48,7 +48,7 @@ class Raw:
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=20)
+        self.socket = socket.create_connection((host, int(port)), timeout=SECONDS)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from tests.certificates import Authority
 from tests.said import capture_logs
+from tests.waiting import SECONDS
 
 import headrace
 from headrace.broker.metrics import DoorMetrics
@@ -64,7 +65,7 @@ def client(authority: Authority, certificate: tuple[str, str] | None) -> ssl.SSL
 
 
 def failed(broker: headrace.Broker) -> int:
-    with urllib.request.urlopen(f"http://{broker.http}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{broker.http}/metrics", timeout=SECONDS) as answer:
         found = re.search(r'headrace_tls_handshakes_failed_total\{door="kafka"\} (\d+)', answer.read().decode())
     assert found is not None
     return int(found[1])
@@ -176,7 +177,7 @@ async def test_handshakes_take_descriptors_from_what_all_doors_share():
     await server.start("127.0.0.1", 0)
     # They say nothing, so their handshakes go on.
     clients = [await asyncio.open_connection(*server.sockets[0].getsockname()) for _ in range(3)]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(SECONDS):
         while metrics.connections_refused < 1:
             await asyncio.sleep(0.001)
         assert capacity.descriptors_left == 0

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.waiting import SECONDS
 
 from headrace.format import records
 from headrace.log.interface import Durability, TopicSettings
@@ -24,7 +25,7 @@ async def test_compaction_that_is_due_has_the_recovery_point_saved(tmp_path: Pat
         partition = (await log.create("t", 1, {}, replace(COMPACTED, durability=durability))).partitions[0]
         for number in range(100):
             await append(partition, batch(b"%d" % number, b"key %d" % (number % 5)))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(SECONDS):
             while len(contents(partition)) >= 60:
                 await asyncio.sleep(0.01)
 

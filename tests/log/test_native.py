@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import structlog
+from tests.waiting import SECONDS
 
 from headrace import errors
 from headrace.config import Config
@@ -711,7 +712,7 @@ async def test_a_disk_that_can_only_be_read_answers_everybody(tmp_path: Path) ->
         remove(path)
 
     disk.remove = read_only  # type: ignore[attr-defined]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(SECONDS):
         while len(outcomes) < 5:
             await asyncio.sleep(0.01)
     assert all(isinstance(outcome, errors.StorageFailed) for outcome in outcomes)
@@ -1139,7 +1140,7 @@ async def test_a_stop_waits_for_a_compaction_that_is_being_put_in_place(
     log = NativeLog(real_runtime(str(tmp_path)), replace(SMALL, compaction_check_ms=10, tail_bytes=1_000))
     await log.start()
     await compactable(log)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(SECONDS):
         while not begun.is_set():
             await asyncio.sleep(0.01)
     await log.stop()
@@ -1321,7 +1322,7 @@ async def test_a_partition_that_is_offline_holds_up_no_other(tmp_path: Path) -> 
     assert not bad.write_back()
     assert log.full
     disk.fail_write = lambda path: OSError(errno.EIO, "bad sector", path) if path.startswith("t-0") else None
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(SECONDS):
         while log.full:
             await asyncio.sleep(0.05)
     assert bad.offline
@@ -1367,7 +1368,7 @@ async def test_without_descriptors_a_checkpoint_is_made_later(tmp_path: Path, wh
     assert log.full
     vars(disk).pop("open", None)
     vars(disk).pop("sync_dir", None)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(SECONDS):
         while log.full:
             await asyncio.sleep(0.05)
     assert await log.upkeep.checkpoint()

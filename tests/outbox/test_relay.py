@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, event, select, update
 from tests.outbox.standin import Log, StandIn, away
 from tests.said import capture_logs
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 from headrace.outbox import Outbox, OutboxError
 from headrace.outbox import relay as relay_module
@@ -53,7 +53,7 @@ class Bench:
         try:
             yield relay
             relay.stop()
-            await asyncio.wait_for(task, 20)
+            await asyncio.wait_for(task, SECONDS)
         finally:
             self._tasks.remove(task)
             task.cancel()
@@ -91,7 +91,7 @@ async def killed(bench: Bench, publisher: StandIn) -> None:
     """Run a relay until it dies by the publisher's doing."""
     relay = Relay(bench.store(), publisher, "shop", Settings(poll=0.01))
     with pytest.raises(Killed):
-        await asyncio.wait_for(relay._work(), 20)
+        await asyncio.wait_for(relay._work(), SECONDS)
     relay._store.close()
 
 
@@ -199,7 +199,7 @@ async def test_what_is_refused_ends_the_relay(bench: Bench, exact: bool):
     publisher.exact = exact
     publisher.refuses = lambda message: message.value == b"6"
     with pytest.raises(OutboxError, match=r"message 7 .*orders.*too large"):
-        await asyncio.wait_for(Relay(bench.store(), publisher, "shop").run(), 20)
+        await asyncio.wait_for(Relay(bench.store(), publisher, "shop").run(), SECONDS)
     assert bench.log.values == ([] if exact else [b"%d" % each for each in range(6)])
 
 
@@ -277,7 +277,7 @@ async def test_the_one_that_was_shut_out_ends_where_there_are_no_turns(bench: Be
     added = [b"1"]
     bench.add(*added)
     await bench.drained()
-    async with bench.relaying() as second, asyncio.timeout(20):
+    async with bench.relaying() as second, asyncio.timeout(SECONDS):
         # Not merely fenced at the broker: until the second has its row in the database, the first finds no other relay
         # there, begins again, and it is the second that ends.
         await bench.until(lambda: bool(second._identity))
@@ -313,7 +313,7 @@ async def test_a_position_that_fits_nothing(bench: Bench, position: int | None):
     await killed(bench, publisher)
     bench.log.committed = None if position is None else (position, "")
     with pytest.raises(InDoubt, match="begin anew"):
-        await asyncio.wait_for(Relay(bench.store(), StandIn(bench.log), "shop").run(), 20)
+        await asyncio.wait_for(Relay(bench.store(), StandIn(bench.log), "shop").run(), SECONDS)
     async with bench.relaying(begin_anew=True):
         await bench.drained()
     assert bench.log.values == [b"1", b"2", b"3"]
@@ -381,7 +381,7 @@ async def test_a_database_that_fails_at_any_step(bench: Bench, monkeypatch: pyte
             task = asyncio.create_task(relay.run())
             await bench.drained()
             relay.stop()
-            await asyncio.wait_for(task, 20)
+            await asyncio.wait_for(task, SECONDS)
             failing.dispose()
             assert bench.log.values == expected, (step, moment)
             assert count[0] > step or moment == "commit"

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.waiting import SECONDS
 
 from headrace.runtime import writer
 from headrace.runtime.disk import SystemDisk, SystemFile
@@ -54,7 +55,7 @@ class Heard:
         return done
 
     async def all(self) -> list[tuple[str, BaseException | None]]:
-        await asyncio.wait_for(self._all.wait(), 20)
+        await asyncio.wait_for(self._all.wait(), SECONDS)
         return self.told
 
 

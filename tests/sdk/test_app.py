@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.sdk.in_memory import Held, InMemory, app, wire
+from tests.waiting import SECONDS
 
 from headrace.sdk import Ack, App, Message, PublishFailed, Reject, Retry, Unsuited
 from headrace.sdk.handler import Handler
@@ -226,7 +227,7 @@ async def test_at_most_once_is_settled_first(wire: InMemory) -> None:
         receiver = wire.receivers[0]
         held += [Held(Message("orders", b"x"))]
         receiver.deliver(held)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SECONDS):
             while not seen:
                 await asyncio.sleep(0.001)
     assert seen == [[("ack",)]]

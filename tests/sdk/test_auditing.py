@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.sdk.in_memory import InMemory, app, wire
+from tests.waiting import SECONDS
 
 from headrace.sdk import PublishFailed, Unsuited, auditing
 from headrace.sdk.auditing import ID, MINUTE_MS, TIME, TOPIC, Audit
@@ -112,7 +113,7 @@ def send(audit: Audit, topic: str = "t", *, well: bool = True) -> None:
 
 async def next_report(line: Line) -> None:
     line.came.clear()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(SECONDS):
         await line.came.wait()
 
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 from tests.sdk.in_memory import consumer_config
 from tests.sdk.test_putting_aside import Cluster, Counting
+from tests.waiting import SECONDS
 
 from headrace.format.headers import ATTEMPT, RETRY_AT
 from headrace.sdk import App, Message
@@ -38,7 +39,7 @@ async def test_a_group_of_kafkas_waits_by_the_step_of_the_attempt() -> None:
     for attempt in (1, 2, 3, 4):
         message = Message("orders", b"a", partition=0, offset=attempt, attempt=attempt)
         KafkaDelivery(receiver, cast(Puller, puller), Track(0), message).retry(None, "not yet")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SECONDS):
             while len(cluster.sent) < attempt:
                 await asyncio.sleep(0.001)
     took = time.time() - began
@@ -125,5 +126,5 @@ async def test_headraces_queue_keeps_the_whole_schedule(headrace_broker: Any) ->
 
     async with shop:
         url = f"http://{headrace_broker.http}/v1/topics/orders/queues/shop"
-        found = await asyncio.to_thread(lambda: json.load(urlopen(url, timeout=20)))
+        found = await asyncio.to_thread(lambda: json.load(urlopen(url, timeout=SECONDS)))
     assert found["settings"]["backoff_ms"] == [2_000, 7_000, 40_000]

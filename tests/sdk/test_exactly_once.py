@@ -16,6 +16,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from tests.longer import LONGER
 from tests.sdk.places import Place
+from tests.waiting import SECONDS
 
 import headrace
 from headrace.client import EARLIEST, LATEST, Client
@@ -108,7 +109,7 @@ async def test_nothing_is_sent_before_the_message_is_done(broker: Place) -> None
 
     async with app:
         await app.publish("held-in", b"x")
-        await asyncio.wait_for(running.wait(), 20)
+        await asyncio.wait_for(running.wait(), SECONDS)
         assert await committed(broker, "held-out") == []
         go.set()
         assert await seen(broker, "held-out", 1) == [b"x"]
@@ -147,7 +148,7 @@ async def test_a_delay_and_an_nsq_are_refused(broker: Place) -> None:
 
     async with app:
         await app.publish("delays-in", b"x")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SECONDS):
             while not refused:
                 await asyncio.sleep(0.01)
     assert "delay" in refused[0]
@@ -183,7 +184,7 @@ async def test_a_consumer_that_breaks_is_replaced(broker: Place, monkeypatch: py
     async with app:
         await app.publish("breaks-in", b"before")
         assert await seen(broker, "breaks-out", 1) == [b"before"]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SECONDS):
             while len(made) < 2:
                 await asyncio.sleep(0.01)
         await app.publish("breaks-in", b"after")
@@ -271,7 +272,7 @@ async def test_a_commit_whose_answer_is_lost_is_not_made_twice(broker: Place, mo
         await seen(broker, "unsure-out", 1)
         # Of the same partition: when this is through, what was to be sent before it is too.
         await app.publish("unsure-in", b"second", key="a")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(SECONDS):
             while b"second" not in (found := await committed(broker, "unsure-out")):
                 await asyncio.sleep(0.05)
     assert lost

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.waiting import SECONDS
 
 from headrace.sdk.batch_runner import BatchRunner
 from headrace.sdk.fetched_batch import FetchedBatch, FetchedMessages, join_parts, overlap
@@ -182,6 +183,6 @@ async def test_what_is_read_again_waits_for_the_worker_that_has_it() -> None:
         await asyncio.sleep(0)
     assert steps == ["first begins", "other begins"]
     go.set()
-    await asyncio.wait_for(asyncio.gather(first, *others), 20)
+    await asyncio.wait_for(asyncio.gather(first, *others), SECONDS)
     assert steps.index("again begins") > steps.index("first ends")
     assert streaming._at_work == {}

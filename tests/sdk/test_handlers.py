@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import statistics
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 import headrace
 from headrace.client import EARLIEST, Client
@@ -63,7 +62,7 @@ async def letters(place: Place, topic: str, count: int) -> list[Any]:
     if not place.kafka:
         await until(lambda: len(get_broker("handlers").messages(topic)) >= count)
         return [message for message, _ in get_broker("handlers").messages(topic)]
-    async with asyncio.timeout(20), Client(place.kafka) as client:
+    async with asyncio.timeout(SECONDS), Client(place.kafka) as client:
         while len(found) < count:
             found = []
             try:
@@ -210,10 +209,11 @@ async def test_a_message_does_not_wait_for_others(place: Place, fresh: str, monk
             came.clear()
             await shop.publish(fresh, b"x")
             began = time.monotonic()
-            await asyncio.wait_for(came.wait(), 20)
+            await asyncio.wait_for(came.wait(), SECONDS)
             took.append(time.monotonic() - began)
-    # A buffer that is sent when its time is over would take a quarter of a second, a poll that waits for more a whole.
-    assert statistics.median(took) < 0.2
+    # A buffer that is sent when its time is over would take a quarter of a second, a poll that waits for more a whole:
+    # each of them would. A busy machine is late now and then.
+    assert min(took) < 0.2
 
 
 async def test_two_instances_share_a_group(place: Place, fresh: str) -> None:

@@ -16,7 +16,7 @@ from bench.peers import free_port
 from tests.longer import LONGER
 from tests.sdk.test_exactly_once import Place, copier, make, seen
 from tests.serving import Serving
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 from headrace.client import Client
 from headrace.sdk import App
@@ -90,7 +90,7 @@ class Load:
         assert process.stdout is not None
         try:
             # Before it, the log says that it has started.
-            await asyncio.wait_for(process.stdout.readuntil(b"ready\n"), 30)
+            await asyncio.wait_for(process.stdout.readuntil(b"ready\n"), SECONDS)
             yield
         finally:
             assert process.returncode is None, "an instance ended by itself"

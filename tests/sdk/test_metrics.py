@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as families
 from tests.sdk.in_memory import InMemory, app, wire
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 from headrace.sdk import App, PublishFailed, Reject, Retry
 
@@ -160,7 +160,7 @@ async def test_prometheus_is_answered(wire: InMemory) -> None:
 
     def ask(accept: str) -> str:
         request = Request(f"http://{shop.metrics_address}/metrics", headers={"Accept": accept})
-        with urlopen(request, timeout=5) as answer:
+        with urlopen(request, timeout=SECONDS) as answer:
             return str(answer.read().decode())
 
     async with shop:
@@ -171,7 +171,7 @@ async def test_prometheus_is_answered(wire: InMemory) -> None:
         assert open_found.sum("messaging_client_sent_messages_total") == 1
         host, port = shop.metrics_address.split(":")
     with pytest.raises(OSError, match="refused"):
-        socket.create_connection((host, int(port)), timeout=5)
+        socket.create_connection((host, int(port)), timeout=SECONDS)
     assert shop.metrics_address == ""
 
 

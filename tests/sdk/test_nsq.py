@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from tests.sdk.in_memory import consumer_config
+from tests.waiting import SECONDS
 
 from headrace.sdk import Unsuited
 from headrace.sdk import nsq as module
@@ -83,11 +84,11 @@ async def test_a_server_that_hangs_up_is_connected_to_once_at_a_time(monkeypatch
         await receiver.open(address)
         server.answers = False
         server.hang_up()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(SECONDS):
             while server.connections < 8:
                 await asyncio.sleep(0.001)
         server.answers = True
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(SECONDS):
             while not receiver.connected:
                 await asyncio.sleep(0.001)
         await asyncio.sleep(0.1)
@@ -99,7 +100,7 @@ async def test_no_request_is_larger_than_a_server_takes() -> None:
         transport = NsqTransport(parse(f"nsq://{address}"), "shop")
         await transport.open()
         values = [b"%04d" % each + bytes(20_000) for each in range(300)] + [bytes(2_000_000)]
-        await asyncio.wait_for(transport.publish([Outgoing("orders", value) for value in values]), 20)
+        await asyncio.wait_for(transport.publish([Outgoing("orders", value) for value in values]), SECONDS)
         await transport.close()
     assert b"".join(each[4:] for each in server.published) == b"".join(SIZE.pack(len(one)) + one for one in values)
     assert max(map(len, server.published[:-1])) < 5 * 1_048_576

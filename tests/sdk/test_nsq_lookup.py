@@ -10,7 +10,7 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 import headrace
 from headrace.sdk import App, Unsuited
@@ -130,9 +130,9 @@ async def test_a_connection_is_let_go_only_when_it_is_lost_and_nobody_knows_of_i
 def tombstone(lookup: headrace.Broker, topic: str, node: str) -> None:
     """Let a look-up no longer tell of a producer."""
     url = f"http://{lookup.lookup_http}/topic/tombstone?topic={topic}&node={node}"
-    with urlopen(Request(url, method="POST"), timeout=10):
+    with urlopen(Request(url, method="POST"), timeout=SECONDS):
         pass
-    with urlopen(f"http://{lookup.lookup_http}/lookup?topic={topic}", timeout=10) as answer:
+    with urlopen(f"http://{lookup.lookup_http}/lookup?topic={topic}", timeout=SECONDS) as answer:
         assert json.loads(answer.read())["producers"] == []
 
 

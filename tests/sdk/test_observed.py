@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry
+from tests.waiting import SECONDS
 
 import headrace
 from headrace.sdk import App, Message
@@ -136,7 +137,7 @@ async def test_lines_and_figures_say_the_same(url: str) -> None:
 
 async def test_what_a_queue_is_to_keep_is_set(headrace_broker: headrace.Broker) -> None:
     def ask() -> Any:
-        with urlopen(f"http://{headrace_broker.http}/v1/topics/orders/queues/shop", timeout=5) as answer:
+        with urlopen(f"http://{headrace_broker.http}/v1/topics/orders/queues/shop", timeout=SECONDS) as answer:
             return json.load(answer)
 
     shop = App("shop", headrace_broker.url, register=False)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.sdk.in_memory import Held, InMemory, app, wire
+from tests.waiting import SECONDS
 
 from headrace.sdk.payload import BadPayload, decoder, field_of
 
@@ -26,7 +27,7 @@ class Share:
 
 
 async def settled(held: list[Held]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(SECONDS):
         while not all(each.settled for each in held):
             await asyncio.sleep(0.001)
 
@@ -71,7 +72,7 @@ async def test_what_fails_around_a_handler_costs_no_worker(wire: InMemory, monke
         handling: Callable[..., Any] = running._handle
         monkeypatch.setattr(running, "_handle", None)
         [lost] = receiver.bring(b"a")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SECONDS):
             while running.waiting:
                 await asyncio.sleep(0.001)
         monkeypatch.setattr(running, "_handle", handling)

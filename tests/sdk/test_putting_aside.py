@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 from tests.sdk.in_memory import consumer_config
+from tests.waiting import SECONDS
 
 import headrace
 from headrace.client import EARLIEST, Admin, BrokerError, Client, ClientError
@@ -66,7 +67,7 @@ def rejected(cluster: Cluster) -> tuple[KafkaReceiver, Counting]:
 async def test_a_message_is_put_aside_when_the_broker_is_back() -> None:
     cluster = Cluster(2)
     receiver, puller = rejected(cluster)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(SECONDS):
         while not puller.settled:
             await asyncio.sleep(0.001)
     assert [each.topic for each in cluster.sent] == ["orders.shop.dead"]
@@ -77,7 +78,7 @@ async def test_a_stop_does_not_wait_for_ever_for_the_broker(monkeypatch: pytest.
     monkeypatch.setattr(BackgroundTasks.finish, "__defaults__", (0.05,))
     receiver, puller = rejected(Cluster(float("inf")))
     await asyncio.sleep(0)
-    await asyncio.wait_for(receiver.close(), 20)
+    await asyncio.wait_for(receiver.close(), SECONDS)
     assert not puller.settled
 
 
@@ -91,14 +92,14 @@ async def test_with_exactly_once_too(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         chunk = Chunk([Message("orders", b"a")])
         receiver.bury(chunk, Message("orders", b"a"), "no")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SECONDS):
             while not chunk.done.is_set():
                 await asyncio.sleep(0.001)
         cluster.failures = float("inf")
         receiver.bury(Chunk([Message("orders", b"a")]), Message("orders", b"b"), "no")
         await asyncio.sleep(0)
     finally:
-        await asyncio.wait_for(receiver.close(), 10)
+        await asyncio.wait_for(receiver.close(), SECONDS)
 
 
 async def test_what_is_too_large_for_its_topic_goes_to_the_letters_and_then_without_its_value() -> None:
@@ -113,7 +114,7 @@ async def test_what_is_too_large_for_its_topic_goes_to_the_letters_and_then_with
     puller = Counting()
     message = Message("orders", bytes(100), b"key", {"own": b"header"}, 0, 7)
     KafkaDelivery(receiver, cast(Puller, puller), Track(0), message).retry(None, "not yet")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(SECONDS):
         while not puller.settled:
             await asyncio.sleep(0.001)
     [letter] = cluster.sent
@@ -136,7 +137,7 @@ async def test_what_is_for_one_instance_alone_is_tried_again_there() -> None:
     message = Message("orders", b"a", partition=0, offset=7)
     came.append(KafkaDelivery(receiver, cast(Puller, puller), Track(0), message))
     attempts = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(SECONDS):
         while not puller.settled:
             while not came:
                 await asyncio.sleep(0.001)
@@ -196,7 +197,7 @@ async def test_the_largest_message_can_be_put_aside(tmp_path: Path, scenario: st
 
         async with shop:
             await shop.publish("orders", bytes(1_048_000))
-            async with asyncio.timeout(30), Client(broker.kafka) as client:
+            async with asyncio.timeout(SECONDS), Client(broker.kafka) as client:
                 found: list[int] = []
                 while not found:
                     await asyncio.sleep(0.05)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from tests.sdk.places import Place
 from tests.sdk.test_exactly_once import committed, make, seen
+from tests.waiting import SECONDS
 
 import headrace
 from headrace.client import Client
@@ -125,7 +126,7 @@ async def test_a_topic_that_is_gone_when_the_transaction_comes(broker: Place, mo
     async with App("source", broker.url) as source:
         await source.publish_batch("gone-in", [b"bad", b"good"], keys=[b"a", b"b"])
     async with app:
-        await asyncio.wait_for(reached.wait(), 20)
+        await asyncio.wait_for(reached.wait(), SECONDS)
         async with Client(broker.kafka) as client:
             await client.admin.delete_topic("gone-target")
         go.set()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import structlog
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 import headrace
 from headrace.client import EARLIEST, Client
@@ -77,7 +77,7 @@ class Desk:
         await self.until(lambda: all(each.applied > offset for each in self.instances))
 
     async def until(self, true: Callable[[], object]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SECONDS):
             while not true():
                 await self.registry.next()
 
@@ -269,7 +269,7 @@ async def test_other_retries_reach_whoever_keeps_to_them(url: str, fresh: str, d
         await desk.set(attempts=2, ladder=[0.01])
         await shop.publish(fresh, b"second")
         dead = f"{fresh}.{fresh}.dead"
-        async with asyncio.timeout(20), Client(shop._system.address.kafka) as client:
+        async with asyncio.timeout(SECONDS), Client(shop._system.address.kafka) as client:
             found: list[Record] = []
             while len(found) < 2:
                 await asyncio.sleep(0.05)

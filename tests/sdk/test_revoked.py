@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 from tests.sdk.in_memory import Held, InMemory, Receiver, app, consumer_config, wire
+from tests.waiting import SECONDS
 
 import headrace
 from headrace.sdk import App, Message, consumer_thread
@@ -61,7 +62,7 @@ async def test_what_waits_is_not_handled_after_what_another_has_begun_with(wire:
         take_away(receiver, gone)
         kept = bring(receiver, b"d")
         go.set()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SECONDS):
             while not kept[0].settled:
                 await asyncio.sleep(0.001)
     assert seen == [b"a", b"d"]
@@ -80,7 +81,7 @@ async def test_what_fails_is_not_tried_again_after_that(wire: InMemory) -> None:
     async with shop:
         [receiver] = wire.receivers
         gone = bring(receiver, b"bad", b"next")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SECONDS):
             while len(seen) < 3:
                 await asyncio.sleep(0.001)
             take_away(receiver, gone)
@@ -146,7 +147,7 @@ async def test_a_member_of_another_topic_takes_nothing_away(tmp_path: Path) -> N
                 nonlocal sent
                 sent += 1
                 await one.publish("orders", b"%d" % sent)
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(SECONDS):
                     while len(seen) < sent:
                         await asyncio.sleep(0.001)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.sdk.in_memory import Held, InMemory, app, wire
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 from headrace.sdk import Message, Tuning, Unsuited
 
@@ -117,7 +117,7 @@ async def test_a_stop_in_a_pause_waits_for_nothing_that_was_not_begun(wire: InMe
         seen.append(raw)
         raise RuntimeError("again")
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(SECONDS):
         await shop.start()
         held = []
         for running, receiver in zip(shop.running, wire.receivers, strict=True):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.sdk.in_memory import InMemory, app, wire
+from tests.waiting import SECONDS
 
 import headrace
 from headrace.client import EARLIEST, Client
@@ -64,6 +65,6 @@ async def test_receipts_go_to_those_whose_messages_they_are() -> None:
     first = await sender.send(Outgoing("t", b"0"))
     together = sender._put([Outgoing("t", b"%d" % each) for each in (1, 2, 3)], 3)
     last = await sender.send(Outgoing("t", b"4"))
-    await asyncio.wait_for(sender.flush(), 20)
+    await asyncio.wait_for(sender.flush(), SECONDS)
     assert [(await each).offset for each in (first, last)] == [0, 4]
     assert await together is None

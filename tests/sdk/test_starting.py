@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 from tests.sdk.in_memory import InMemory, Receiver, app, wire
+from tests.waiting import SECONDS
 
 from headrace.sdk import Unsuited
 from headrace.sdk.message import Outgoing, Receipt
@@ -69,7 +70,7 @@ async def test_a_start_that_failed_can_be_made_again(wire: InMemory, monkeypatch
     async with shop:
         assert len(shop.running) == 2
         [held] = wire.receivers[0].bring(b"a")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SECONDS):
             while not held.settled:
                 await asyncio.sleep(0.001)
     assert seen == [b"a"]
@@ -87,10 +88,10 @@ async def test_a_handler_may_stop_the_application(wire: InMemory) -> None:
 
     for _ in range(2):
         ended.clear()
-        await asyncio.wait_for(shop.start(), 20)
+        await asyncio.wait_for(shop.start(), SECONDS)
         [held] = wire.receivers[-1].bring(b"a")
-        await asyncio.wait_for(ended.wait(), 20)
-        await asyncio.wait_for(shop.stop(), 20)
+        await asyncio.wait_for(ended.wait(), SECONDS)
+        await asyncio.wait_for(shop.stop(), SECONDS)
         assert not shop.running
         assert held.settled == [("ack",)]
         assert wire.receivers[-1].closed
@@ -104,7 +105,7 @@ async def test_a_handler_may_end_what_is_served(wire: InMemory) -> None:
         await shop.stop()
 
     serving = asyncio.create_task(shop.serve())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(SECONDS):
         while not wire.receivers:
             await asyncio.sleep(0.001)
         [held] = wire.receivers[0].bring(b"a")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.certificates import Authority
+from tests.waiting import SECONDS
 
 import headrace
 from headrace.sdk import App, PublishFailed, Unsuited
@@ -39,7 +40,7 @@ async def test_messages_go_both_ways(broker: headrace.Broker, authority: Authori
 
     async with app:
         await app.publish(f"orders-{scenario}", b"secret")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SECONDS):
             while not came:
                 await asyncio.sleep(0.01)
     assert came == [b"secret"]

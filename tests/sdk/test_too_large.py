@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.sdk.places import Place
+from tests.waiting import SECONDS
 
 from headrace.client import EARLIEST, Client, ClientError
 from headrace.sdk import App, PublishFailed, Reject, Retry
@@ -27,7 +28,7 @@ async def limit(place: Place, topic: str, most: int) -> None:
 async def seen(place: Place, topic: str, count: int) -> list[Any]:
     """Committed records of a topic, once there are so many."""
     found: list[Any] = []
-    async with asyncio.timeout(30), Client(place.kafka) as client:
+    async with asyncio.timeout(SECONDS), Client(place.kafka) as client:
         while len(found) < count:
             try:
                 await client.cluster.topic(topic)

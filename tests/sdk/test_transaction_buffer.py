@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from tests.sdk.in_memory import InMemory, app, wire
+from tests.waiting import SECONDS
 
 from headrace.sdk import PublishFailed
 
@@ -43,7 +44,7 @@ async def test_what_is_sent_after_the_handler_goes_out_by_itself(
 
     async with shop:
         [held] = wire.receivers[0].bring(b"a")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SECONDS):
             while not held.settled:
                 await asyncio.sleep(0.001)
             ended.set()
@@ -68,7 +69,7 @@ async def test_what_a_transaction_cannot_take_is_refused_where_it_is_sent(
 
     async with shop:
         [held] = wire.receivers[0].bring(b"a")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SECONDS):
             while not held.settled:
                 await asyncio.sleep(0.001)
     assert [each.value for each in held.settled[0][1:]] == [b"a"]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from tests.certificates import Authority
+from tests.waiting import SECONDS
 from tests.webhooks.receiver import Got, Receiver, receiving
 
 from headrace.webhooks.endpoint import Answer, Endpoint, Verdict, retry_after, verdict_of
@@ -130,7 +131,7 @@ async def test_a_body_without_end(caplog: pytest.LogCaptureFixture):
         receiver = Talkative(endless(status))
         await receiver.start()
         try:
-            answer = await asyncio.wait_for(ask(receiver), 10)
+            answer = await asyncio.wait_for(ask(receiver), SECONDS)
         finally:
             await receiver.stop()
         assert answer.verdict is verdict

@@ -20,7 +20,7 @@ import pytest
 from bench.peers import free_port
 from tests.certificates import Authority
 from tests.serving import Serving
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 from tests.webhooks.receiver import Got, Receiver, receiving
 
 from headrace.webhooks import new_secret, verify
@@ -111,7 +111,7 @@ async def test_killed_under_load(broker: Serving, tmp_path: Path, wire: str):
             if wire == "kafka":
                 return
             dead = f"/v1/topics/{topic}/queues/g"
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(SECONDS):
                 while (await get(broker, dead))["dead"] < len(refused):
                     await asyncio.sleep(0.05)
         # At most what was in hand came twice.
@@ -217,7 +217,7 @@ async def test_from_curl_to_a_receiver(broker: Serving, tmp_path: Path):
         process = await asyncio.create_subprocess_exec(
             "curl", "-sS", *arguments[1:], address + arguments[0], stdout=asyncio.subprocess.PIPE
         )
-        out, _ = await asyncio.wait_for(process.communicate(), 30)
+        out, _ = await asyncio.wait_for(process.communicate(), SECONDS)
         return json.loads(out)
 
     file = tmp_path / "body.bin"

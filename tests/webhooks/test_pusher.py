@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 from tests.webhooks.receiver import Got, Receiver, receiving
 
 import headrace
@@ -69,7 +69,7 @@ async def pushing(url: str, topic: str, *hooks: Hook, **settings: Any) -> AsyncI
         yield webhooks
     finally:
         webhooks.stop()
-        await asyncio.wait_for(task, 30)
+        await asyncio.wait_for(task, SECONDS)
 
 
 async def send(url: str, topic: str, *values: str | bytes, **settings: Any) -> None:
@@ -167,7 +167,7 @@ async def test_dead_letters_and_redrive(broker: headrace.Broker, topic: str, wir
             good = True
             path = f"http://{broker.http}/v1/redrive"
             request = urllib.request.Request(path, json.dumps({"topic": f"{topic}.g.dead"}).encode())
-            step = await asyncio.to_thread(lambda: json.load(urllib.request.urlopen(request, timeout=20)))
+            step = await asyncio.to_thread(lambda: json.load(urllib.request.urlopen(request, timeout=SECONDS)))
             assert [each["outcome"] for each in step["results"]] == ["redriven"] * 2
             await until(lambda: len(receiver.taken) == 23)
 
@@ -270,7 +270,7 @@ async def test_gone(broker: headrace.Broker, topic: str):
     # Nothing was given up: whoever comes next gets it.
     assert not await letters(broker, topic)
     path = f"http://{broker.http}/v1/topics/{topic}/queues/g"
-    shown = await asyncio.to_thread(lambda: json.load(urllib.request.urlopen(path, timeout=20)))
+    shown = await asyncio.to_thread(lambda: json.load(urllib.request.urlopen(path, timeout=SECONDS)))
     assert (shown["finished"], shown["depth"] + shown["deferred"]) == (0, 3)
 
 
@@ -279,7 +279,7 @@ async def test_the_last_one_gone_is_the_end(topic: str):
         webhooks = Webhooks(topic, [hook(receiver)], "memory://gone")
         task = asyncio.create_task(webhooks.run())
         await send("memory://gone", topic, "a")
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, SECONDS)
         assert webhooks.gone
 
 
@@ -374,7 +374,7 @@ async def test_a_stop_lets_requests_finish_and_gives_back_what_waits(broker: hea
         await asyncio.sleep(0.1)
         assert not task.done()
         go.set()
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, SECONDS)
         taken = len(receiver.taken)
         assert taken >= 2
 
@@ -419,9 +419,9 @@ async def test_what_is_seen_from_outside(topic: str):
             path = f"http://{webhooks.metrics_address}/metrics"
 
             def look() -> str:
-                return str(urllib.request.urlopen(path, timeout=10).read().decode())
+                return str(urllib.request.urlopen(path, timeout=SECONDS).read().decode())
 
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(SECONDS):
                 while 'headrace_webhook_messages_total{messaging_consumer_group_name="h",result="refused"} 1.0' not in (
                     text := await asyncio.to_thread(look)
                 ):
@@ -441,8 +441,8 @@ async def test_what_waits_too_long_goes_back_and_comes_again(broker: headrace.Br
         async with pushing(broker.url, topic, hook(receiver, attempts=2), hold=0.3) as webhooks:
             await send(broker.url, topic, *"abcd")
             path = f"http://{broker.http}/v1/topics/{topic}/queues/g"
-            async with asyncio.timeout(20):
-                while (await asyncio.to_thread(lambda: json.load(urllib.request.urlopen(path, timeout=20))))[
+            async with asyncio.timeout(SECONDS):
+                while (await asyncio.to_thread(lambda: json.load(urllib.request.urlopen(path, timeout=SECONDS))))[
                     "requeued"
                 ] < 12:
                     await asyncio.sleep(0.05)

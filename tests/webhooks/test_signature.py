@@ -7,6 +7,7 @@ import shutil
 import subprocess
 
 import pytest
+from tests.waiting import SECONDS
 
 from headrace.webhooks import InvalidSignature, new_secret, sign, verify
 
@@ -30,7 +31,7 @@ def test_the_example_of_the_scheme():
 def test_openssl_computes_the_same():
     content = b"orders/0/7.1700000000." + BODY
     command = ["openssl", "dgst", "-sha256", "-mac", "HMAC", "-macopt", f"hexkey:{KEY.hex()}", "-binary"]
-    made = subprocess.run(command, input=content, capture_output=True, check=True, timeout=20).stdout
+    made = subprocess.run(command, input=content, capture_output=True, check=True, timeout=SECONDS).stdout
     expected = "v1," + base64.b64encode(made).decode()
     assert headers(at=1_700_000_000, id="orders/0/7")["webhook-signature"] == expected
 

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from tests.broker.conftest import Starting
 from tests.broker.queues.stage import consume
+from tests.waiting import SECONDS
 
 from headrace.broker import store
 from headrace.broker.queues.state_writer import STEP_LANES
@@ -32,7 +33,7 @@ async def test_the_state_of_a_queue_takes_many_batches(start_broker: Starting, m
     await broker.queues.open(queue)
     topic.partitions[299].append(records.build([(0, None, b"new", [])]))
     keeper = consume(queue)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(SECONDS):
         while not keeper.got:
             await asyncio.sleep(0.001)
     assert keeper.values == [b"new"]

@@ -10,7 +10,7 @@ import pytest
 from tests.clients.nsq.clients import Client
 from tests.clients.nsq.conftest import Doors
 from tests.clients.nsq.test_messages import numbered
-from tests.waiting import wait_until
+from tests.waiting import SECONDS, wait_until
 
 
 def test_every_channel_gets_every_message(doors: Doors, client: Client, topic: str) -> None:
@@ -127,6 +127,6 @@ def test_the_stats_that_a_nsqadmin_reads(doors: Doors, client: Client, topic: st
 def test_bad_names_are_refused_over_http(doors: Doors, bad: str) -> None:
     asked = f"http://{doors.http}/topic/create?topic={urllib.parse.quote(bad)}"
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(urllib.request.Request(asked, method="POST"), timeout=10)
+        urllib.request.urlopen(urllib.request.Request(asked, method="POST"), timeout=SECONDS)
     assert refused.value.code == 400
     assert b"INVALID_TOPIC" in refused.value.read()

@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 from tests.certificates import Authority
 from tests.device import Device
 from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, frame, open_door, produce_fields, values
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 from headrace.doors.kafka import door as door_module
 from headrace.doors.kafka import produce
@@ -57,7 +57,7 @@ async def test_api_versions(door: KafkaDoor, version: int) -> None:
 async def test_api_versions_of_the_future_are_answered_in_version_0(door: KafkaDoor) -> None:
     async with await Wire.open(door) as wire:
         wire.writer.write(frame(18, 77, 1, b"whatever"))
-        reply = await asyncio.wait_for(wire.receive("api_versions", 0, 1), 10)
+        reply = await asyncio.wait_for(wire.receive("api_versions", 0, 1), SECONDS)
         assert reply.error_code is ErrorCode.unsupported_version
         assert {each.api_key for each in reply.api_keys} == set(APIS)
         assert (await wire.ask("api_versions", 0)).error_code is ErrorCode.none
@@ -148,7 +148,7 @@ async def test_frames_cut_anywhere(door: KafkaDoor) -> None:
 
         sending = asyncio.ensure_future(send())
         for number in range(len(sizes)):
-            reply = await asyncio.wait_for(wire.receive("produce", 9, number + 1), 20)
+            reply = await asyncio.wait_for(wire.receive("produce", 9, number + 1), SECONDS)
             assert reply.responses[0].partition_responses[0].base_offset == number
         await sending
 
@@ -176,7 +176,7 @@ async def test_the_frames_of_many_clients_do_not_mix(tmp_path: Path, secure: boo
                     await wire.writer.drain()
                     await asyncio.sleep(chance.choice([0, 0, 0.001]))
                 for turn in range(len(sizes)):
-                    reply = await asyncio.wait_for(wire.receive("produce", 9, turn + 1), 20)
+                    reply = await asyncio.wait_for(wire.receive("produce", 9, turn + 1), SECONDS)
                     assert reply.responses[0].partition_responses[0].error_code is ErrorCode.none
                 got = []
                 while len(got) < len(sizes):
@@ -215,7 +215,7 @@ async def test_idle_connections_are_closed_and_busy_ones_are_not(tmp_path: Path)
         async with await Wire.open(door) as idle, await Wire.open(door) as polling:
             polling.send("fetch", 12, **fetch_fields((topic, 0, 0), max_wait=1_500))
             assert await idle.closed() == b""
-            await asyncio.wait_for(polling.receive("fetch", 12), 10)
+            await asyncio.wait_for(polling.receive("fetch", 12), SECONDS)
 
 
 async def test_replies_that_nobody_reads_hold_the_client_back(tmp_path: Path) -> None:
@@ -297,8 +297,8 @@ async def test_a_stop_answers_what_is_under_way(tmp_path: Path, monkeypatch: pyt
         await idle.ask("api_versions", 0)
         polling.send("fetch", 12, **fetch_fields((topic, 0, 0), max_wait=60_000))
         await until(lambda: any(each.fetching for each in door.connections))
-        await asyncio.wait_for(door.stop(), 20)
-        await asyncio.wait_for(polling.receive("fetch", 12), 10)
+        await asyncio.wait_for(door.stop(), SECONDS)
+        await asyncio.wait_for(polling.receive("fetch", 12), SECONDS)
         assert await polling.closed() == b""
         assert await idle.closed() == b""
 
@@ -317,8 +317,8 @@ async def test_a_stop_does_not_wait_for_a_poll_that_was_about_to_begin(
         stopping = asyncio.create_task(door.stop())
         await asyncio.sleep(0)
         device.release()
-        await asyncio.wait_for(stopping, 20)
-        assert not (await asyncio.wait_for(wire.receive("fetch", 12), 10)).error_code
+        await asyncio.wait_for(stopping, SECONDS)
+        assert not (await asyncio.wait_for(wire.receive("fetch", 12), SECONDS)).error_code
         assert await wire.closed() == b""
 
 

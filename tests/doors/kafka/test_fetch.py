@@ -12,7 +12,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, open_door, produce_fields, values
 from tests.log.batches import marker
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 from headrace.doors.kafka import fetch_wire, sessions
 from headrace.log.interface import Topic
@@ -114,7 +114,7 @@ async def test_a_long_poll_ends_with_the_next_record(tmp_path: Path) -> None:
         for turn in range(5):
             wire.send("fetch", 12, **fetch_fields((topic, 0, 0), (topic, 1, turn), max_wait=60_000))
             await producer.produce(9, topic, batch_of(b"%d" % turn), index=1)
-            reply = await asyncio.wait_for(wire.receive("fetch", 12), 10)
+            reply = await asyncio.wait_for(wire.receive("fetch", 12), SECONDS)
             assert values(reply, 0, 1) == [b"%d" % turn]
 
 
@@ -138,7 +138,7 @@ async def test_a_long_poll_waits_for_enough_bytes(tmp_path: Path) -> None:
         wire.send("fetch", 12, **fetch_fields((topic, 0, 0), (topic, 1, 0), max_wait=60_000, min_bytes=3000))
         for turn in range(4):
             await producer.produce(9, topic, batch_of(bytes(900)), index=turn % 2)
-        reply = await asyncio.wait_for(wire.receive("fetch", 12), 10)
+        reply = await asyncio.wait_for(wire.receive("fetch", 12), SECONDS)
         assert len(values(reply)) + len(values(reply, 0, 1)) == 4
 
 
@@ -150,7 +150,7 @@ async def test_what_the_limit_leaves_no_room_for_counts_as_there(tmp_path: Path,
         await fill(wire, topic, 20, 9_000)
         fields = fetch_fields((topic, 0, 0), max_wait=60_000, min_bytes=50_000)
         fields["topics"][0]["partitions"][0]["partition_max_bytes"] = 50_000
-        reply = await asyncio.wait_for(wire.ask("fetch", 12, **fields), 10)
+        reply = await asyncio.wait_for(wire.ask("fetch", 12, **fields), SECONDS)
         assert len(values(reply)) == 5
         assert len(reply.responses[0].partitions[0].records) < 50_000
 
@@ -161,7 +161,7 @@ async def test_a_deleted_topic_ends_a_long_poll(tmp_path: Path) -> None:
         wire.send("fetch", 13, **fetch_fields((topic, 0, 0), max_wait=60_000))
         await until(lambda: any(each.fetching for each in door.connections))
         await door.broker.topics.delete("rain")
-        assert code(await asyncio.wait_for(wire.receive("fetch", 13), 10)) is ErrorCode.unknown_topic_id
+        assert code(await asyncio.wait_for(wire.receive("fetch", 13), SECONDS)) is ErrorCode.unknown_topic_id
 
 
 async def test_a_lost_connection_leaves_no_waiter(tmp_path: Path) -> None:
@@ -184,11 +184,11 @@ async def test_requests_behind_a_long_poll_wait_their_turn(tmp_path: Path) -> No
             wire.send("produce", 9, **produce_fields(topic, batch_of(bytes(100_000))))
         wire.send("api_versions", 0)
         await producer.produce(9, topic, batch_of(b"first"))
-        assert values(await asyncio.wait_for(wire.receive("fetch", 12, 1), 10)) == [b"first"]
+        assert values(await asyncio.wait_for(wire.receive("fetch", 12, 1), SECONDS)) == [b"first"]
         for number in (2, 3, 4):
-            reply = await asyncio.wait_for(wire.receive("produce", 9, number), 10)
+            reply = await asyncio.wait_for(wire.receive("produce", 9, number), SECONDS)
             assert reply.responses[0].partition_responses[0].base_offset == number - 1
-        await asyncio.wait_for(wire.receive("api_versions", 0, 5), 10)
+        await asyncio.wait_for(wire.receive("api_versions", 0, 5), SECONDS)
 
 
 # --- sessions ---------------------------------------------------------------------------------------------------------
@@ -436,7 +436,7 @@ async def test_a_client_that_does_not_read_costs_no_memory_and_no_pin(tmp_path: 
         late = await Wire.open(door)
         late.send("fetch", 12, **fields)
         await asyncio.sleep(0.05)
-        reply = await asyncio.wait_for(late.receive("fetch", 12), 20)
+        reply = await asyncio.wait_for(late.receive("fetch", 12), SECONDS)
         assert len(values(reply)) == 60
 
 
@@ -482,7 +482,7 @@ async def test_cold_partitions_are_loaded(tmp_path: Path) -> None:
         wire.send("fetch", 12, **fetch_fields((topic, 1, 1), max_wait=60_000))
         async with await Wire.open(door) as producer:
             await producer.produce(9, topic, batch_of(b"b"), index=1)
-        assert values(await asyncio.wait_for(wire.receive("fetch", 12), 10)) == [b"b"]
+        assert values(await asyncio.wait_for(wire.receive("fetch", 12), SECONDS)) == [b"b"]
 
 
 async def test_a_fetch_quota_throttles(tmp_path: Path) -> None:

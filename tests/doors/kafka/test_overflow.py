@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, open_door, produce_fields, values
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 from headrace.broker.groups import Commit
 from headrace.broker.groups.protocol import Problem
@@ -89,7 +89,7 @@ async def test_a_blocked_request_waits_for_readers_and_others_do_not(tmp_path: P
         assert waiting(door) == 1
         await commit(door, topic, 2)
         assert [(await answer(wire, number)).base_offset for number in numbers] == [2, 3]
-        await asyncio.wait_for(wire.receive("list_offsets", 7), 10)
+        await asyncio.wait_for(wire.receive("list_offsets", 7), SECONDS)
         assert waiting(door) == 0
 
 

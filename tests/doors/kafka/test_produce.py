@@ -9,7 +9,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from tests.device import Device
 from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, open_door, produce_fields
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 from headrace.doors.kafka import produce, produce_wire
 
@@ -72,7 +72,7 @@ async def test_a_reply_waits_for_the_one_before_it(device: Device) -> None:
             await asyncio.wait_for(wire.reader.readexactly(1), 0.05)
         device.release()
         for number, topic in enumerate((slow, quick), wire.correlation - 1):
-            reply = await asyncio.wait_for(wire.receive("produce", 9, number), 10)
+            reply = await asyncio.wait_for(wire.receive("produce", 9, number), SECONDS)
             assert reply.responses[0].name == topic.name
             assert reply.responses[0].partition_responses[0].base_offset == 1
 
@@ -102,7 +102,7 @@ async def test_pipelined_requests_are_answered_in_order(tmp_path: Path, durabili
                 wire.send("produce", 9, **produce_fields(topic, batch_of(b"%d" % turn)))
                 expected.append("produce")
         for number, api in enumerate(expected):
-            reply = await asyncio.wait_for(wire.receive(api, 9 if api == "produce" else 7, number + 1), 10)
+            reply = await asyncio.wait_for(wire.receive(api, 9 if api == "produce" else 7, number + 1), SECONDS)
             if api == "produce":
                 assert reply.responses[0].partition_responses[0].error_code is ErrorCode.none
         assert first.partitions[0].high_watermark + second.partitions[0].high_watermark == expected.count("produce")
@@ -121,7 +121,7 @@ async def test_a_reply_waits_until_the_batch_is_durable(device: Device) -> None:
                 await asyncio.wait_for(wire.reader.readexactly(1), 0.05)
             assert topic.partitions[0].high_watermark < topic.partitions[0].end
             device.release()
-            await asyncio.wait_for(wire.receive("produce", 9), 10)
+            await asyncio.wait_for(wire.receive("produce", 9), SECONDS)
             assert topic.partitions[0].high_watermark == topic.partitions[0].end
 
 
@@ -258,7 +258,7 @@ async def test_large_requests_arrive_whole(tmp_path: Path) -> None:
         for size in sizes * 2:
             wire.send("produce", 9, **produce_fields(topic, batch_of(bytes(size))))
         for number in range(2 * len(sizes)):
-            reply = await asyncio.wait_for(wire.receive("produce", 9, number + 1), 20)
+            reply = await asyncio.wait_for(wire.receive("produce", 9, number + 1), SECONDS)
             assert reply.responses[0].partition_responses[0].base_offset == number
         reply = await wire.ask("fetch", 11, **fetch_fields((topic, 0, 6)))
         assert len(reply.responses[0].partitions[0].records) > 12 << 20

@@ -12,7 +12,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from tests.broker.queues.stage import consume
 from tests.doors.kafka.wired import Wire, open_door, produce_fields
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 from headrace.broker.unpacking import INLINE_BYTES, Unpacker, packed_of
 from headrace.format import compression, records
@@ -102,12 +102,12 @@ async def test_what_a_queue_hands_out(tmp_path: Path, unpacked: Unpacked, codec:
         queue = await door.broker.queues.ensure(topic, "q", -2)
         assert [len(each.value or b"") for each in (await queue.peek(10)).messages] == good
         keeper = consume(queue)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SECONDS):
             await until(lambda: len(keeper.got) == 6)
         assert [len(value or b"") for value in keeper.values] == good
         assert queue.figures().poisoned == 1
         keeper.requeue(*(value for value in keeper.values if value is not None))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SECONDS):
             await until(lambda: len(keeper.got) == 12)
         assert sorted(len(value or b"") for value in keeper.values[6:]) == sorted(good)
 

@@ -16,6 +16,7 @@ from kio.serial import entity_reader, entity_writer
 from tests import brokers
 from tests.device import Device
 from tests.doors.kafka.asking import KEYS, build
+from tests.waiting import SECONDS
 
 from headrace.doors.door import DoorContext
 from headrace.doors.kafka.door import KafkaDoor
@@ -86,7 +87,7 @@ class Wire:
     async def ask(self, api: str, version: int, **fields: Any) -> Any:
         """Send a request and wait for its reply."""
         self.send(api, version, **fields)
-        return await asyncio.wait_for(self.receive(api, version), 20)
+        return await asyncio.wait_for(self.receive(api, version), SECONDS)
 
     async def produce(
         self, version: int, topic: Topic, batch: bytes | None, index: int = 0, acks: int = -1, **more: Any
@@ -97,7 +98,7 @@ class Wire:
 
     async def closed(self) -> bytes:
         """Whatever comes before the door closes the connection."""
-        return await asyncio.wait_for(self.reader.read(), 20)
+        return await asyncio.wait_for(self.reader.read(), SECONDS)
 
 
 def _api(key: int) -> Api:

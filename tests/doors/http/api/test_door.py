@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.waiting import SECONDS
 
 from headrace.broker.metrics import Metrics
 from headrace.config import Config
@@ -54,7 +55,7 @@ class Door:
         """All that the door says to `request` until it closes the connection."""
         reader, writer = await self.connect()
         writer.write(request)
-        answer = await asyncio.wait_for(reader.read(), 20)
+        answer = await asyncio.wait_for(reader.read(), SECONDS)
         writer.close()
         return answer
 
@@ -120,7 +121,7 @@ async def test_connections_beyond_the_bound_are_closed():
         assert (counts.connections, counts.connections_refused) == (2, 0)
         reader, writer = await door.connect()
         try:
-            assert await asyncio.wait_for(reader.read(), 20) == b""
+            assert await asyncio.wait_for(reader.read(), SECONDS) == b""
         except ConnectionResetError:
             pass
         writer.close()

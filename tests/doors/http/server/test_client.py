@@ -5,6 +5,7 @@ import ssl
 
 import pytest
 from tests.certificates import Authority
+from tests.waiting import SECONDS
 
 from headrace.broker.metrics import Metrics
 from headrace.doors.http.server.client import HttpFailed, get
@@ -25,16 +26,16 @@ async def listening(tls: ssl.SSLContext | None = None) -> Listener:
 async def test_get():
     listener = await listening()
     _, port = listener.address
-    said = await get(f"http://127.0.0.1:{port}/a?b=c", timeout=5, headers=(("Accept", "x"),))
+    said = await get(f"http://127.0.0.1:{port}/a?b=c", timeout=SECONDS, headers=(("Accept", "x"),))
     assert said.status == 404
     assert said.body.startswith(b"GET /a b=c {")
     assert f"'host': '127.0.0.1:{port}', 'accept': 'x'".encode() in said.body
-    assert (await get(f"http://127.0.0.1:{port}", timeout=5)).body.startswith(b"GET / ")
+    assert (await get(f"http://127.0.0.1:{port}", timeout=SECONDS)).body.startswith(b"GET / ")
     with pytest.raises(HttpFailed, match="more than 5 bytes"):
-        await get(f"http://127.0.0.1:{port}/", timeout=5, body_max_bytes=5)
+        await get(f"http://127.0.0.1:{port}/", timeout=SECONDS, body_max_bytes=5)
     await listener.stop()
     with pytest.raises(HttpFailed, match="cannot be asked"):
-        await get(f"http://127.0.0.1:{port}/", timeout=5)
+        await get(f"http://127.0.0.1:{port}/", timeout=SECONDS)
 
 
 async def test_get_over_tls(tmp_path):
@@ -44,16 +45,16 @@ async def test_get_over_tls(tmp_path):
     listener = await listening(context)
     url = f"https://127.0.0.1:{listener.address[1]}/"
     trusting = ssl.create_default_context(cafile=authority.path)
-    assert (await get(url, timeout=5, tls=trusting)).status == 404
+    assert (await get(url, timeout=SECONDS, tls=trusting)).status == 404
     with pytest.raises(HttpFailed):
-        await get(url, timeout=5)
+        await get(url, timeout=SECONDS)
     await listener.stop()
 
 
 @pytest.mark.parametrize("url", ["ftp://h/", "http://", "nothing", "http://h:x/"])
 async def test_what_is_no_url(url):
     with pytest.raises(HttpFailed):
-        await get(url, timeout=5)
+        await get(url, timeout=SECONDS)
 
 
 @pytest.mark.parametrize("said", [b"", b"\x00\x01\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc"])
@@ -65,7 +66,7 @@ async def test_what_is_no_answer(said):
 
     server = await asyncio.start_server(talk, "127.0.0.1", 0)
     with pytest.raises(HttpFailed):
-        await get(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", timeout=5)
+        await get(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", timeout=SECONDS)
     server.close()
 
 

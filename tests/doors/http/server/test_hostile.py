@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from tests.serving import Serving
+from tests.waiting import SECONDS
 
 from headrace.config import Config
 from headrace.format import compression
 from headrace.server import Server
 
-SECONDS = 20
 DOORS = ("http", "nsq-http", "lookup-http")
 # A request that changes something, and one that reads, at each door.
 CHANGE = {

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests import brokers
 from tests.certificates import Authority
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 from headrace.broker.metrics import Metrics
 from headrace.doors.door import DoorContext
@@ -24,7 +24,6 @@ from headrace.doors.http.server.messages import HttpError, Request, Response
 
 CLOSE = b"Host: localhost\r\nConnection: close\r\n\r\n"
 KEEP = b"Host: localhost\r\n\r\n"
-SECONDS = 20
 
 
 class Site:
@@ -99,7 +98,7 @@ async def test_what_comes_while_a_handler_works_stays_in_the_socket():
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(writer.drain(), 0.2)
         site.held.set()
-        answers = await asyncio.wait_for(reader.read(), 20)
+        answers = await asyncio.wait_for(reader.read(), SECONDS)
         assert answers.count(b"/more 60000") == 200
         assert answers.endswith(b"/last 0\n")
         writer.close()
@@ -213,7 +212,7 @@ async def test_how_long_a_client_may_be_silent_is_a_setting(tmp_path: Path, monk
             for sent, answer in ((b"", b""), (b"GET /healthz HT", b"HTTP/1.1 408")):
                 reader, writer = await asyncio.open_connection(*door.address)
                 writer.write(sent)
-                assert (await asyncio.wait_for(reader.read(), 20))[: len(answer) or 1] == answer
+                assert (await asyncio.wait_for(reader.read(), SECONDS))[: len(answer) or 1] == answer
                 writer.close()
         finally:
             await door.stop()

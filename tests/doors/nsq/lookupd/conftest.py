@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.waiting import SECONDS
 
 from headrace.broker.metrics import Metrics
 from headrace.config import Config
@@ -33,8 +34,8 @@ class Peer:
         self.writer = writer
 
     async def answer(self) -> bytes:
-        (size,) = LENGTH.unpack(await asyncio.wait_for(self.reader.readexactly(LENGTH.size), 20))
-        return await asyncio.wait_for(self.reader.readexactly(size), 20)
+        (size,) = LENGTH.unpack(await asyncio.wait_for(self.reader.readexactly(LENGTH.size), SECONDS))
+        return await asyncio.wait_for(self.reader.readexactly(size), SECONDS)
 
     async def say(self, line: str, body: object = None) -> bytes:
         self.writer.write(line.encode() + b"\n")
@@ -44,7 +45,7 @@ class Peer:
         return await self.answer()
 
     async def ended(self) -> bool:
-        return await asyncio.wait_for(self.reader.read(), 20) == b""
+        return await asyncio.wait_for(self.reader.read(), SECONDS) == b""
 
     async def close(self) -> None:
         self.writer.close()
@@ -92,7 +93,7 @@ class Lookup:
         return peer
 
     async def get(self, path: str) -> Any:
-        said = await get(f"http://127.0.0.1:{self.door.http.address[1]}{path}", timeout=5)
+        said = await get(f"http://127.0.0.1:{self.door.http.address[1]}{path}", timeout=SECONDS)
         assert said.status == 200, said
         return json.loads(said.body)
 

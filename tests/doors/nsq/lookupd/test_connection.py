@@ -6,7 +6,7 @@ import socket
 
 import pytest
 from tests.doors.nsq.lookupd.conftest import IDENTITY, Lookup
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 
 async def test_a_producer_registers_and_goes(lookup: Lookup):
@@ -123,7 +123,7 @@ async def test_many_commands_at_once_and_a_peer_that_does_not_read(lookup: Looku
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
     peer.writer.write(b"PING\n" * count)
     await until(lambda: connection.unread)
-    assert await asyncio.wait_for(peer.reader.readexactly(6 * count), 30) == b"\0\0\0\2OK" * count
+    assert await asyncio.wait_for(peer.reader.readexactly(6 * count), SECONDS) == b"\0\0\0\2OK" * count
 
 
 async def test_the_bound_is_told(lookups):
@@ -141,7 +141,7 @@ async def test_connections_are_bounded_and_idle_ones_go(lookups):
     await peer.say("PING")
     other = await lookup.connect()
     try:
-        assert await asyncio.wait_for(other.reader.read(), 20) == b""
+        assert await asyncio.wait_for(other.reader.read(), SECONDS) == b""
     except ConnectionResetError:
         pass
     assert lookup.metrics.door("lookup").connections_refused == 1

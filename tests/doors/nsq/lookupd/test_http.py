@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.doors.nsq.lookupd.conftest import IDENTITY, Lookup
+from tests.waiting import SECONDS
 
 HERE = {
     "remote_address": "here.example:4150",
@@ -20,7 +21,7 @@ HERE = {
 
 async def ask(lookup: Lookup, method: str, path: str) -> tuple[int, Any, dict[str, str]]:
     def blocking() -> tuple[int, Any, dict[str, str]]:
-        connection = http.client.HTTPConnection(*lookup.door.http.address, timeout=5)
+        connection = http.client.HTTPConnection(*lookup.door.http.address, timeout=SECONDS)
         connection.request(method, path)
         response = connection.getresponse()
         body = response.read()

@@ -11,7 +11,7 @@ import pytest
 from kafka.admin import KafkaAdminClient, NewTopic
 from tests.clients.nsq.raw import Raw
 from tests.doors.nsq.lookupd.test_two_brokers import ANY, ask
-from tests.waiting import wait_until
+from tests.waiting import SECONDS, wait_until
 
 import headrace
 
@@ -41,7 +41,7 @@ def by_nsq_create(broker: headrace.Broker) -> None:
 
 
 def by_http(broker: headrace.Broker) -> None:
-    urllib.request.urlopen(f"http://{broker.http}/topics/t", BODY, timeout=20).close()
+    urllib.request.urlopen(f"http://{broker.http}/topics/t", BODY, timeout=SECONDS).close()
 
 
 def by_kafka(broker: headrace.Broker) -> None:

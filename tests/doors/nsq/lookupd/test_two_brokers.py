@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 from tests.clients.nsq.clients import Client
-from tests.waiting import wait_until
+from tests.waiting import SECONDS, wait_until
 
 import headrace
 
 CLIENTS = Path(__file__).parents[3] / "clients/nsq"
 ANY = "127.0.0.1:0"
-SECONDS = 20
 
 
 def ask(address: str, path: str, body: bytes | None = None) -> Any:

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 from tests.doors.nsq.nsqd.wired import ERROR, OK, Wire, kept, mpub, open_door, pub
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 from headrace.doors.nsq.nsqd import connection as module
 
@@ -101,14 +101,14 @@ async def test_replies_that_are_not_read_hold_commands_back(tmp_path: Path, monk
         wire.writer.transport.pause_reading()  # type: ignore[attr-defined]
         (connection,) = door.connections
         wrong = b"TOUCH zzzzzzzzzzzzzzzz\n" * 1000
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SECONDS):
             while connection._reading:
                 wire.send(wrong)
                 await asyncio.sleep(0.01)
         assert connection.transport.get_write_buffer_size() < 400_000
         wire.writer.transport.resume_reading()  # type: ignore[attr-defined]
         # What a stream has room for is less than what waits.
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SECONDS):
             while not connection._reading:
                 assert await wire.reader.read(65_536)
 

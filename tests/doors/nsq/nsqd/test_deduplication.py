@@ -13,7 +13,7 @@ import pytest
 from tests.clients.nsq.raw import extended
 from tests.doors.nsq.nsqd.test_http import Site
 from tests.doors.nsq.nsqd.wired import Wire, dpub, mpub, open_door, pub
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 from headrace.broker.reading import bytes_now
 from headrace.doors.nsq.nsqd.listener import Nsqd
@@ -202,7 +202,7 @@ async def post(site: Site, path: str, body: bytes, **headers: str) -> tuple[int,
     def blocking() -> tuple[int, bytes]:
         asked = urllib.request.Request(f"http://{site.server.addresses['nsq-http']}{path}", body, headers)
         try:
-            with urllib.request.urlopen(asked, timeout=20) as answer:
+            with urllib.request.urlopen(asked, timeout=SECONDS) as answer:
                 return answer.status, answer.read()
         except urllib.error.HTTPError as error:
             return error.code, error.read()

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.certificates import Authority
 from tests.doors.nsq.nsqd.wired import Wire
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 from headrace.config import Config
 from headrace.server import Server
@@ -62,9 +62,9 @@ class Site:
             tls = more.pop("tls", None)
             address = self.server.addresses["nsq-https" if tls else "nsq-http"]
             connection = (
-                http.client.HTTPSConnection(address, timeout=20, context=tls)
+                http.client.HTTPSConnection(address, timeout=SECONDS, context=tls)
                 if tls
-                else http.client.HTTPConnection(address, timeout=20)
+                else http.client.HTTPConnection(address, timeout=SECONDS)
             )
             connection.request(method, path, body, **more)
             try:
@@ -401,7 +401,7 @@ async def test_a_deleted_channel_ends_its_clients(site: Site):
     await site.post("/topic/create?topic=t")
     async with await Wire.subscribed(site.nsq, "t", "c") as wire:
         assert await site.post("/channel/delete?topic=t&channel=c") == (200, b"")
-        assert await asyncio.wait_for(wire.reader.read(), 20) == b""
+        assert await asyncio.wait_for(wire.reader.read(), SECONDS) == b""
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import snappy
 from tests.certificates import Authority
 from tests.device import Device
 from tests.doors.nsq.nsqd.wired import Message, Wire, identify_command, kept, mpub, on_both_loops, open_door, pub, sized
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 from headrace.config import Config
 from headrace.doors.nsq.errors import CommandError
@@ -187,7 +187,7 @@ class Packed:
 
     async def frame(self) -> tuple[int, bytes]:
         while len(self._plain) < 4 or len(self._plain) < 4 + int.from_bytes(self._plain[:4], "big"):
-            data = await asyncio.wait_for(self.wire.reader.read(65_536), 10)
+            data = await asyncio.wait_for(self.wire.reader.read(65_536), SECONDS)
             assert data
             self._plain += self._unpack.decompress(data)
         size = 4 + int.from_bytes(self._plain[:4], "big")

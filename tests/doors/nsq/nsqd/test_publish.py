@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.device import Device
 from tests.doors.nsq.nsqd.wired import OK, Wire, dpub, kept, mpub, open_door, pub
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 from headrace.doors.nsq.nsqd import listener as door_module
 from headrace.doors.nsq.nsqd.listener import Nsqd
@@ -448,6 +448,6 @@ async def test_a_blocked_client_is_not_read_and_does_not_hold_up_a_stop(
         wire.send(pub("t", b"y" * 1000) * 20_000)
         (connection,) = door.connections
         await until(lambda: not connection._reading)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SECONDS):
             await door.stop()
         assert len(values(door.topics.get("t"))) == 5

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.doors.nsq.lookupd.conftest import Lookup
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 from headrace.config import Config
 from headrace.doors.nsq.nsqd import registration
@@ -149,7 +149,7 @@ async def test_a_service_that_does_not_answer_costs_little():
     here = Here(f"127.0.0.1:{silent.sockets[0].getsockname()[1]}", lookupd_timeout_ms=50)
     await here.registrations.start()
     assert await here.registrations.channels("t") == []
-    await asyncio.wait_for(here.registrations.stop(), 10)
+    await asyncio.wait_for(here.registrations.stop(), SECONDS)
     silent.close()
     for writer in held:
         writer.close()

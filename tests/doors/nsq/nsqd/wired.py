@@ -16,6 +16,7 @@ import pytest
 import uvloop
 from tests import brokers
 from tests.device import Device
+from tests.waiting import SECONDS
 
 from headrace.doors.door import DoorContext
 from headrace.doors.nsq.nsqd.connection import Connection
@@ -24,7 +25,6 @@ from headrace.doors.nsq.nsqd.topics import NsqTopics
 
 RESPONSE, ERROR, MESSAGE = 0, 1, 2
 OK = b"\0\0\0\x06\0\0\0\0OK"
-SECONDS = 20
 
 
 @asynccontextmanager
