@@ -20,3 +20,19 @@ class EtcdRejected(EtcdError):
 
 class OutcomeUnknown(EtcdError):
     """A request was sent and its answer did not come: etcd may have carried it out, or may still do so."""
+
+
+class RecordInvalid(HeadraceError):
+    """A record in etcd is not what this version writes."""
+
+
+class ChangeRefused(HeadraceError):
+    """The group's record may not be changed so."""
+
+
+class NotInitialized(HeadraceError):
+    """etcd has no such cluster, or no such group of it."""
+
+
+class StartRefused(HeadraceError):
+    """The node may not start: with this data directory, under this number, or beside this etcd."""
