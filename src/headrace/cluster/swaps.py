@@ -1,0 +1,65 @@
+"""Reading records and changing them for good, for commands and for the start of a node, which can wait.
+
+A swap whose outcome is unknown is sent again as it is. That is sound because it expects a revision: of all its copies
+etcd carries out one at most, and if the record has the wanted value behind that revision, one of them was. A leader
+cannot wait: see `maximal_isr.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from headrace.cluster.errors import EtcdUnavailable, NotInitialized
+from headrace.cluster.etcd import Entry, Etcd, Refused, Swapped, Unknown, View
+from headrace.cluster.records import Cluster, Group, Keys, parse_cluster, parse_group
+
+# An election inside of etcd takes a second or two.
+TRIES = 5
+PAUSE_SECONDS = 0.5
+
+
+def read_cluster(view: View, keys: Keys) -> Cluster:
+    """The cluster's record. Raises NotInitialized, RecordInvalid."""
+    entry = view.entries.get(keys.cluster)
+    if entry is None:
+        raise NotInitialized(f"etcd has no cluster {keys.name!r}. Run headrace cluster init.")
+    return parse_cluster(entry.value, entry.key)
+
+
+def read_group(entry: Entry | None, key: str) -> Group:
+    """A group's record. Raises NotInitialized, RecordInvalid."""
+    if entry is None:
+        raise NotInitialized(
+            f"etcd has no group {key.rpartition('/')[2]!r} in this cluster. Run headrace cluster init."
+        )
+    return parse_group(entry.value, key)
+
+
+async def change_group(etcd: Etcd, key: str, change: Callable[[Group], Group]) -> Group:
+    """Change the group's record, whatever others change meanwhile; the new record. Raises EtcdError, NotInitialized,
+    RecordInvalid, ChangeRefused."""
+    entry = await etcd.read(key)
+    while True:
+        wanted = change(read_group(entry, key))
+        assert entry is not None
+        found = await swap(etcd, key, entry.revision, wanted.encode())
+        if found is None:
+            return wanted
+        entry = found.current
+
+
+async def swap(etcd: Etcd, key: str, revision: int, value: bytes) -> Refused | None:
+    """Swap until the outcome is known: None where the key has the new value. Raises EtcdError; its sentence says so
+    where the outcome stays unknown."""
+    outcome = await etcd.swap(key, revision, value)
+    for _ in range(TRIES):
+        if not isinstance(outcome, Unknown):
+            break
+        await asyncio.sleep(PAUSE_SECONDS)
+        outcome = await etcd.swap(key, revision, value)
+    if isinstance(outcome, Unknown):
+        raise EtcdUnavailable(f"{outcome.reason}. The change may have been made, or may be made later: look again")
+    if isinstance(outcome, Swapped) or (outcome.current is not None and outcome.current.value == value):
+        return None
+    return outcome
