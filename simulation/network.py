@@ -59,6 +59,7 @@ class Network:
 
     def cut(self, source: str, target: str, *, both: bool = True) -> None:
         """Let nothing through from one machine to another, or in both directions."""
+        self.counts["cut" if both else "one-way cut"] += 1
         self._cut.add((source, target))
         if both:
             self._cut.add((target, source))
@@ -66,6 +67,7 @@ class Network:
 
     def slow(self, source: str, target: str, seconds: float) -> None:
         """Let every piece take so much longer on average, both ways."""
+        self.counts["slow link"] += 1
         self._slow[source, target] = self._slow[target, source] = seconds
         self.note(f"network slow {source} - {target} {seconds}")
 
