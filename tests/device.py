@@ -10,7 +10,7 @@ import asyncio
 import errno
 import os
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
@@ -25,6 +25,7 @@ from headrace.runtime import Runtime
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.offload import LaneDone
 from headrace.runtime.random import SystemRandom
+from simulation.device import Device as SimulatedDevice
 from simulation.disk import SimulatedDisk, SimulatedFile
 from simulation.faults import Plan, kind_of
 from simulation.offload import SimulatedLane, SimulatedOffload
@@ -142,18 +143,18 @@ class Offload(SimulatedOffload):
     """The simulator's, whose jobs can be held."""
 
     def __init__(self, device: Device, loop: asyncio.AbstractEventLoop, disk: Disk) -> None:
-        super().__init__(loop, random.Random(0), disk)
-        self._device = device
+        super().__init__(loop, random.Random(0), disk, SimulatedDevice(Counter()))
+        self._held_by = device
 
     def run(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
-        if not self._device.is_holding_loads:
+        if not self._held_by.is_holding_loads:
             return super().run(function, *args)
         future: asyncio.Future[T] = self._loop.create_future()
-        self._device.waiting.append(lambda: self._execute(future, function, args))
+        self._held_by.waiting.append(lambda: self._execute(future, function, args))
         return future
 
     def lane(self, name: str) -> Lane:
-        lane = Lane(self._device, self._loop)
+        lane = Lane(self._held_by, self._loop)
         self._lanes.append(lane)
         return lane
 
@@ -162,11 +163,11 @@ class Lane(SimulatedLane):
     """Jobs one after the other, unless they are held."""
 
     def __init__(self, device: Device, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop, random.Random(0))
-        self._device = device
+        super().__init__(loop, random.Random(0), SimulatedDevice(Counter()))
+        self._held_by = device
 
     def submit(self, job: Callable[[], None], done: LaneDone) -> None:
-        if self._device.is_holding:
-            self._device.waiting.append(lambda: SimulatedLane.submit(self, job, done))
+        if self._held_by.is_holding:
+            self._held_by.waiting.append(lambda: SimulatedLane.submit(self, job, done))
         else:
             super().submit(job, done)
