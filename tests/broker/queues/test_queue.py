@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
+from tests import brokers
 from tests.broker.conftest import Starting
 from tests.broker.queues.stage import consume, publish, publish_keyed, settled
 from tests.broker.timer.stage import read_records
+from tests.device import Device
 from tests.waiting import until
 
 from headrace.broker.broker import Broker
@@ -35,6 +39,50 @@ async def test_the_first_queue_gets_what_the_topic_held_and_a_later_one_what_com
     await publish(topic, b"new")
     await until(lambda: len(first.got) == len(told.got) == 2 and later.got and end.got)
     assert (later.values, end.values) == ([b"new"], [b"new"])
+
+
+@pytest.mark.parametrize("flushes", range(4))
+async def test_a_caller_that_gives_up_leaves_a_whole_queue(device: Device, flushes: int) -> None:
+    async with brokers.running(device) as broker:
+        topic = await broker.topics.create("t", 3)
+        device.hold()
+        making = asyncio.ensure_future(broker.queues.ensure(topic, "q"))
+        for _ in range(flushes):
+            await until(lambda: device.waiting or making.done())
+            if device.waiting:
+                device.release(1)
+        await until(lambda: device.waiting or making.done())
+        making.cancel()
+        await asyncio.sleep(0)
+        device.release()
+        await asyncio.wait((making,))
+        made = broker.queues.get("t", "q")
+        assert made is not None
+        assert await broker.queues.ensure(topic, "q") is made
+    async with brokers.running(device) as broker:
+        assert [each.id for each in broker.queues.all()] == [made.id]
+
+
+async def test_an_ephemeral_queue_whose_first_client_gives_up_is_gone(device: Device) -> None:
+    async with brokers.running(device) as broker:
+        await broker.topics.create("t", 3)
+    async with brokers.running(device) as broker:
+        topic = broker.topics.all["t"]
+        device.hold_loads()
+        making = asyncio.ensure_future(broker.queues.ensure(topic, "q#ephemeral"))
+        await until(lambda: device.waiting)
+        making.cancel()
+        await asyncio.sleep(0)
+        # Another that waits for its turn gets a queue of its own.
+        other = asyncio.ensure_future(broker.queues.ensure(topic, "q#ephemeral"))
+        device.release()
+        with pytest.raises(asyncio.CancelledError):
+            await making
+        queue = await other
+        assert not queue.gone
+        assert broker.queues.get("t", "q#ephemeral") is queue
+        consume(queue).consumer.close()
+        assert broker.queues.get("t", "q#ephemeral") is None
 
 
 async def test_credit_is_a_ceiling_on_what_is_in_flight(broker: Broker) -> None:

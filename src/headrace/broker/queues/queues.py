@@ -214,10 +214,23 @@ class Queues:
         queue = self._queues.get(topic.id, {}).get(name)
         if queue is None or not all(lane.open for lane in queue.lanes.values()):
             async with self._turns.of((topic.id, name)):
-                queue = self._queues.get(topic.id, {}).get(name)
-                if queue is None:
-                    queue = await self._make(topic, name, start, start_ms)
-                await self._open(queue)
+                making = asyncio.ensure_future(self._make_open(topic, name, start, start_ms))
+                try:
+                    return await asyncio.shield(making)
+                except asyncio.CancelledError:
+                    # A caller that gives up, because its client has gone, leaves no half of a queue: one that is on the
+                    # disk and not in memory, or an ephemeral one that no consumer will ever leave.
+                    await asyncio.wait((making,))
+                    if not making.cancelled() and making.exception() is None:
+                        self._vanish_unused(making.result())
+                    raise
+        return queue
+
+    async def _make_open(self, topic: Topic, name: str, start: int | None, start_ms: int | None) -> Queue:
+        queue = self._queues.get(topic.id, {}).get(name)
+        if queue is None:
+            queue = await self._make(topic, name, start, start_ms)
+        await self._open(queue)
         return queue
 
     async def open(self, queue: Queue) -> None:
@@ -320,6 +333,11 @@ class Queues:
     def vanish(self, queue: Queue) -> None:
         """The last consumer of an ephemeral queue has gone, and the queue with it."""
         self._remove(queue, "its last consumer has gone")
+
+    def _vanish_unused(self, queue: Queue) -> None:
+        """The first consumer of an ephemeral queue has gone before it came."""
+        if queue.ephemeral and not queue.consumers and not queue.gone:
+            self.vanish(queue)
 
     def _remove(self, queue: Queue, reason: str) -> None:
         of_topic = self._queues.get(queue.topic.id, {})
