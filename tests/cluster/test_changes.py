@@ -300,7 +300,10 @@ def test_a_new_group_asks_for_a_majority() -> None:
 
 
 def test_the_first_leader_is_alone_in_sync() -> None:
-    group = changes.elect(changes.new_group([1, 2, 3]), incarnation(2), alive(1, 2, 3))
+    new = changes.new_group([2, 1, 3])
+    with pytest.raises(ChangeRefused, match="node 2 begins the group"):
+        changes.elect(new, incarnation(1), alive(1))
+    group = changes.elect(new, incarnation(2), alive(1, 2, 3))
     assert (group.epoch, group.leader, group.isr, group.elr) == (1, incarnation(2), (directory(2),), ())
 
 

@@ -42,8 +42,8 @@ def group(*isr: int, elr: tuple[int, ...] = (), unclean: bool = False) -> Group:
     )
 
 
-OWN = Identity(CLUSTER.id, "g", 1, directory(1), 5, is_copying=False, seen_version=9, seen_epoch=4)
-JOINED = Identity(CLUSTER.id, "g", 1, directory(50), 1, is_copying=True)
+OWN = Identity(CLUSTER.id, "g", 1, directory(1), 5, is_copying=False, seen=group(1, 2))
+JOINED = Identity(CLUSTER.id, "g", 1, directory(50), 1, is_copying=True, seen=group(1, 2))
 
 
 def plan(
@@ -85,8 +85,11 @@ def test_the_only_directory_with_every_message_is_missed() -> None:
         (replace(OWN, cluster_id=directory(9)), f"belongs to cluster {directory(9)}, and this is cluster {CLUSTER.id}"),
         (replace(OWN, group="h"), "belongs to group h, and this is group g"),
         (replace(OWN, node=2), "belongs to node 2, and this is node 1"),
-        (replace(OWN, seen_version=10), "etcd went back in time: .* version 9 and epoch 4, .* seen 10 and 4"),
-        (replace(OWN, seen_epoch=5), "etcd went back in time"),
+        (
+            replace(OWN, seen=replace(OWN.seen, version=10)),
+            "etcd went back in time: .* version 9 and epoch 4, .* seen 10 and 4",
+        ),
+        (replace(OWN, seen=replace(OWN.seen, epoch=5)), "etcd went back in time"),
         (None, "messages of a broker that ran without a cluster"),
     ],
 )
@@ -163,7 +166,7 @@ def test_starts_are_counted_in_the_directory_and_in_etcd() -> None:
     machine = Machine(initialized())
     first = machine.start()
     assert isinstance(first, Identity)
-    assert (first.starts, first.is_copying, first.seen_version) == (1, False, 1)
+    assert (first.starts, first.is_copying, first.seen) == (1, False, new_group([1, 2, 3]))
     second = machine.start()
     assert second == replace(first, starts=2)
     assert member_in(machine.store) == Member(first.directory_id, 2)

@@ -55,8 +55,8 @@ def elect(group: Group, candidate: Incarnation, alive: Collection[str]) -> Group
         if leader.directory_id != candidate.directory_id and leader.directory_id in alive:
             raise ChangeRefused(f"node {leader.node} leads, and it is alive")
     if group.epoch == 0:
-        if candidate.node in group.adding:
-            raise ChangeRefused(f"node {candidate.node} is being added, and the group has never had a leader")
+        if candidate.node != group.replicas[0]:
+            raise ChangeRefused(f"node {group.replicas[0]} begins the group: it comes first in the order of preference")
     elif candidate.directory_id in group.elr:
         if living := [each for each in group.isr if each in alive]:
             raise ChangeRefused(f"a member of the ISR is alive ({living[0]}), and goes before the ELR")

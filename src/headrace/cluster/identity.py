@@ -19,7 +19,7 @@ from crc32c import crc32c
 from headrace.cluster.changes import forget_directory
 from headrace.cluster.errors import ChangeRefused, StartRefused
 from headrace.cluster.etcd import Etcd
-from headrace.cluster.records import Cluster, Group, Keys, Member, parse_member, parse_node
+from headrace.cluster.records import Cluster, Group, Keys, Member, parse_group, parse_member, parse_node
 from headrace.cluster.swaps import change_group, read_cluster, read_group, swap
 from headrace.errors import DataDirectoryInvalid
 from headrace.runtime import Runtime
@@ -42,9 +42,8 @@ class Identity:
     starts: int
     is_copying: bool
     """What the directory holds is not yet a whole copy: the node may not lead."""
-    seen_version: int = 0
-    """The highest version and epoch of the group's record that this node has acted on."""
-    seen_epoch: int = 0
+    seen: Group
+    """The newest record of the group that this node has acted on: what a lost etcd is rebuilt from."""
 
 
 def load(disk: Disk) -> Identity | None:
@@ -62,7 +61,7 @@ def load(disk: Disk) -> Identity | None:
         raise DataDirectoryInvalid(
             f"the file {PATH!r} has format {found}, this Headrace reads {FORMAT}. Use a newer Headrace."
         )
-    return Identity(**values)
+    return Identity(**{**values, "seen": parse_group(json.dumps(values["seen"]).encode(), PATH)})
 
 
 def save(disk: Disk, identity: Identity) -> None:
@@ -73,11 +72,12 @@ def save(disk: Disk, identity: Identity) -> None:
 
 def check_not_older(group: Group, identity: Identity) -> None:
     """Refuse a record that is older than one that was seen. Raises StartRefused."""
-    if group.version < identity.seen_version or group.epoch < identity.seen_epoch:
+    seen = identity.seen
+    if group.version < seen.version or group.epoch < seen.epoch:
         raise StartRefused(
             f"etcd went back in time: the record of group {identity.group!r} has version {group.version} and epoch "
-            f"{group.epoch}, and this node has seen {identity.seen_version} and {identity.seen_epoch}. Was etcd "
-            "restored from a backup? Restore the newest state of it."
+            f"{group.epoch}, and this node has seen {seen.version} and {seen.epoch}. Was etcd restored from a backup? "
+            "Restore the newest state of it."
         )
 
 
@@ -164,9 +164,9 @@ async def start(runtime: Runtime, etcd: Etcd, keys: Keys, group_name: str, node:
         None if registered is None else parse_member(registered.value, registered.key),
         group,
         # A first leader has nothing to copy.
-        Identity(cluster.id, group_name, node, directory_id, 1, is_copying=group.epoch > 0),
+        Identity(cluster.id, group_name, node, directory_id, 1, group.epoch > 0, group),
     )
-    identity = replace(plan.identity, seen_version=group.version, seen_epoch=group.epoch)
+    identity = replace(plan.identity, seen=group)
     await offload.run(save, disk, identity)
     for forgotten in plan.forgotten:
         try:
