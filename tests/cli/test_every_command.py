@@ -33,6 +33,10 @@ OTHERS = ["", "-1", "²", "nan", "9" * 5000, "(", "a b/c\nd", "99999999999999999
 REQUIRED = {
     "MODULE:APP": "json:loads",
     "DIR": "/dev/null/nowhere",
+    "ETCD_URL": "etcd://127.0.0.1:1/main",
+    "NODE": "1",
+    "NODE...": "1",
+    "NAME=VALUE...": "min.insync.replicas=1",
     "place": "nowhere/0/0",
 }
 # Longer than any of them takes where it says what is wrong.

@@ -157,12 +157,13 @@ class Changes(RuleBasedStateMachine):
 
     @rule(value=st.integers(0, 5))
     def set_min_isr(self, value: int) -> None:
-        if self.change(lambda group: changes.set_min_isr(group, value)):
+        before = self.group.min_isr
+        if self.change(lambda group: changes.configure(group, min_isr=value)) and before != value:
             assert self.group.elr == ()
 
     @rule(value=st.booleans())
     def set_unclean(self, value: bool) -> None:
-        self.change(lambda group: changes.set_unclean(group, value))
+        self.change(lambda group: changes.configure(group, unclean=value))
 
     @rule()
     def touch(self) -> None:
@@ -197,7 +198,7 @@ def moves(group: Group, with_replicas: bool) -> Iterator[tuple[str, Callable[[],
         yield "hand_over", partial(changes.hand_over, group, leader, each), each
         yield "add_to_isr", partial(changes.add_to_isr, group, leader, each), each
         yield "forget", partial(changes.forget_directory, group, each.directory_id), each
-        yield "set_min_isr", partial(changes.set_min_isr, group, node), None
+        yield "set_min_isr", partial(changes.configure, group, min_isr=node), None
         yield "request_transfer", partial(changes.request_transfer, group, node, each.directory_id), None
         if with_replicas:
             yield "add_replica", partial(changes.add_replica, group, node), None
@@ -243,7 +244,7 @@ def test_no_state_of_three_nodes_has_a_member_that_lacks_what_is_committed(
             assert after.version == group.version + 1
             assert after.epoch == group.epoch + (name in ("elect", "elect_unclean", "hand_over"))
             assert contradictions(after) == []
-            assert name != "set_min_isr" or not after.elr
+            assert after.min_isr == group.min_isr or not after.elr
             following.append((after, whole_after(name, about, whole)))
         for after, whole_now in following:
             assert whole_now >= {*after.isr, *after.elr}, (group, after)
@@ -335,7 +336,7 @@ def test_a_node_that_may_lack_messages_never_leads_but_by_switch() -> None:
         changes.elect(group, incarnation(2), alive(2))
     with pytest.raises(ChangeRefused, match=r"unclean.leader.election.enable is false"):
         changes.elect_unclean(group, incarnation(2), alive(2))
-    allowed = changes.set_unclean(group, True)
+    allowed = changes.configure(group, unclean=True)
     with pytest.raises(ChangeRefused, match="a replica that has every committed message is alive"):
         changes.elect_unclean(allowed, incarnation(2), alive(1, 2))
     assert changes.elect_unclean(allowed, incarnation(2), alive(2, 3)).isr == (directory(2),)
@@ -365,11 +366,13 @@ def test_a_removal_below_min_isr_fills_the_elr_and_an_addition_empties_it() -> N
 
 
 def test_another_min_isr_empties_the_elr() -> None:
-    group = changes.set_min_isr(led(isr=(1,), elr=(2, 3)), 1)
+    group = changes.configure(led(isr=(1,), elr=(2, 3)), min_isr=1)
     assert (group.min_isr, group.elr) == (1, ())
+    kept = changes.configure(led(isr=(1,), elr=(2, 3)), min_isr=2, lag_ms=5)
+    assert (kept.elr, kept.lag_ms, kept.version) == ((directory(2), directory(3)), 5, 8)
     for value in (0, 4):
         with pytest.raises(ChangeRefused, match="must be 1 to 3"):
-            changes.set_min_isr(group, value)
+            changes.configure(group, min_isr=value)
 
 
 def test_the_last_directory_with_every_message_is_not_forgotten() -> None:

@@ -33,6 +33,7 @@ COMMANDS = {
     "redrive": "redrive:redrive",
     "timer": "timers:app",
     "half": "half:app",
+    "cluster": "cluster:app",
     "outbox": "outbox:app",
     "subscribe": "subscribe:subscribe",
     "scenario": "scenarios:app",

@@ -94,14 +94,14 @@ def _advice(error: ClientError, tls_ca: str, tls_cert: str) -> str:
     return "Is the broker running? See --bootstrap."
 
 
-def tls_context(ca: str, cert: str, key: str) -> ssl.SSLContext | None:
-    """A client's TLS, or None where no option of TLS is given."""
+def tls_context(ca: str, cert: str, key: str, prefix: str = "tls") -> ssl.SSLContext | None:
+    """A client's TLS, or None where no option of TLS is given. The prefix is that of the options' names."""
     if not (ca or cert or key):
         return None
     if bool(cert) != bool(key):
-        raise HeadraceError("--tls-cert and --tls-key go together: give both, or neither")
+        raise HeadraceError(f"--{prefix}-cert and --{prefix}-key go together: give both, or neither")
     ca, cert, key = (
-        local_path(file, option) if file else ""
-        for file, option in ((ca, "--tls-ca"), (cert, "--tls-cert"), (key, "--tls-key"))
+        local_path(file, f"--{prefix}-{name}") if file else ""
+        for file, name in ((ca, "ca"), (cert, "cert"), (key, "key"))
     )
     return client_context(ca, cert, key)

@@ -221,22 +221,22 @@ def request_transfer(group: Group, node: int, directory_id: str | None) -> Group
 # --- settings ---
 
 
-def set_min_isr(group: Group, min_isr: int) -> Group:
-    """Change `min.insync.replicas`. The ELR was made under the old value, and is emptied in the same swap."""
+def configure(
+    group: Group, *, min_isr: int | None = None, unclean: bool | None = None, lag_ms: int | None = None
+) -> Group:
+    """Change settings, those that are given. The ELR was made under the old `min_isr`: another one empties it in the
+    same swap."""
+    after = _next(
+        group,
+        unclean=group.unclean if unclean is None else unclean,
+        lag_ms=group.lag_ms if lag_ms is None else lag_ms,
+    )
+    if min_isr is None or min_isr == group.min_isr:
+        return after
     _check_min_isr(min_isr, len(group.replicas) - len(group.removing) - len(group.adding))
     if group.elr and not group.isr:
         raise ChangeRefused("no replica is in the ISR. Wait until one of the ELR leads.")
-    return _next(group, min_isr=min_isr, elr=())
-
-
-def set_unclean(group: Group, unclean: bool) -> Group:
-    """Change `unclean.leader.election.enable`."""
-    return _next(group, unclean=unclean)
-
-
-def set_lag_ms(group: Group, lag_ms: int) -> Group:
-    """Change `replica.lag.time.max.ms`."""
-    return _next(group, lag_ms=lag_ms)
+    return replace(after, min_isr=min_isr, elr=())
 
 
 def touch(group: Group) -> Group:

@@ -1,0 +1,303 @@
+"""`headrace cluster`: what etcd keeps of a cluster: begin it, show it, change its settings and its nodes.
+
+These commands need etcd alone: no broker has to run. Nodes act on what they write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+from uuid import uuid4
+
+import typer
+
+from headrace.cli.connect import tls_context
+from headrace.cli.options import FORMAT_OPTIONS, Format, Options, add_options, assignments
+from headrace.cli.output import print_json, show
+from headrace.errors import ConfigError, HeadraceError
+from headrace.targets import local_path
+
+if TYPE_CHECKING:
+    from headrace.cluster.etcd import Etcd
+    from headrace.cluster.records import Group, Keys
+
+app = typer.Typer(help="A cluster of nodes, and what etcd keeps of it.", no_args_is_help=True)
+
+INT32_MAX = (1 << 31) - 1
+DEFAULT_GROUP = "main"
+
+OPTIONS: Options = {
+    "cluster": (
+        Annotated[
+            str,
+            typer.Option(
+                envvar="HEADRACE_CLUSTER",
+                metavar="ETCD_URL",
+                help="etcd://HOST:PORT,HOST:PORT/NAME: the members of etcd, and the cluster's name. etcds:// with TLS.",
+            ),
+        ],
+        ...,
+    ),
+    "group": (Annotated[str, typer.Option(envvar="HEADRACE_GROUP", help="The group of nodes.")], DEFAULT_GROUP),
+    "etcd_user": (Annotated[str, typer.Option(envvar="HEADRACE_ETCD_USER", help="The user at etcd.")], ""),
+    "etcd_password_file": (
+        Annotated[
+            str,
+            typer.Option(envvar="HEADRACE_ETCD_PASSWORD_FILE", metavar="FILE", help="A file with the user's password."),
+        ],
+        "",
+    ),
+    "etcd_ca": (
+        Annotated[str, typer.Option(envvar="HEADRACE_ETCD_CA", metavar="FILE", help="Trust these authorities (PEM).")],
+        "",
+    ),
+    "etcd_cert": (
+        Annotated[
+            str, typer.Option(envvar="HEADRACE_ETCD_CERT", metavar="FILE", help="Present this certificate (PEM).")
+        ],
+        "",
+    ),
+    "etcd_key": (
+        Annotated[str, typer.Option(envvar="HEADRACE_ETCD_KEY", metavar="FILE", help="The certificate's key (PEM).")],
+        "",
+    ),
+    **FORMAT_OPTIONS,
+}
+
+
+def _number(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 11 and 1 <= int(text) <= INT32_MAX):
+        raise HeadraceError(f"{name} must be a whole number of 1 to {INT32_MAX} (got {text!r})")
+    return int(text)
+
+
+def _flag(name: str, text: str) -> bool:
+    if text not in ("true", "false"):
+        raise HeadraceError(f"{name} must be true or false (got {text!r})")
+    return text == "true"
+
+
+# By Kafka's names: the fields of the group's record.
+SETTINGS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
+    "min.insync.replicas": ("min_isr", _number),
+    "replica.lag.time.max.ms": ("lag_ms", _number),
+    "unclean.leader.election.enable": ("unclean", _flag),
+}
+
+NodeId = Annotated[int, typer.Argument(metavar="NODE", min=0, max=INT32_MAX, help="The node's id.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a command works on."""
+
+    etcd: Etcd
+    keys: Keys
+    group: str
+    as_json: bool
+
+    @property
+    def group_key(self) -> str:
+        return self.keys.group(self.group)
+
+    async def change(self, change: Callable[[Group], Group], sentence: str) -> None:
+        """Change the group's record, and print what follows."""
+        from headrace.cluster.swaps import change_group
+
+        changed = await change_group(self.etcd, self.group_key, change)
+        if self.as_json:
+            print_json(asdict(changed))
+        else:
+            print(sentence)
+
+    async def directory_of(self, node: int) -> str | None:
+        """The data directory that a node was last started with."""
+        from headrace.cluster.records import parse_member
+
+        entry = await self.etcd.read(self.keys.member(node))
+        return None if entry is None else parse_member(entry.value, entry.key).directory_id
+
+
+def with_etcd(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Make a plain command of a coroutine whose parameter `context` is the cluster in etcd."""
+
+    def run(
+        cluster: str,
+        group: str,
+        etcd_user: str,
+        etcd_password_file: str,
+        etcd_ca: str,
+        etcd_cert: str,
+        etcd_key: str,
+        output: Format,
+        output_json: bool,
+        **arguments: Any,
+    ) -> None:
+        from headrace.cluster.errors import EtcdUnavailable
+        from headrace.cluster.etcd import Etcd
+        from headrace.cluster.records import Keys
+        from headrace.cluster.url import check_name, parse_cluster_url
+
+        try:
+            url = parse_cluster_url(cluster)
+        except ConfigError as error:
+            raise HeadraceError(f"--cluster (or HEADRACE_CLUSTER): {error}") from None
+        check_name(group, "group")
+        tls = tls_context(etcd_ca, etcd_cert, etcd_key, "etcd")
+        if tls is not None and not url.is_tls:
+            raise HeadraceError("--etcd-ca, --etcd-cert and --etcd-key are for TLS. Use etcds:// in --cluster.")
+        if url.is_tls and tls is None:
+            from headrace.client.tls import client_context
+
+            tls = client_context()
+        password = _read_password(etcd_password_file) if etcd_password_file else ""
+
+        async def connected() -> None:
+            etcd = Etcd(url.members, tls=tls, user=etcd_user, password=password)
+            try:
+                await command(
+                    context=Context(etcd, Keys(url.name), group, output_json or output is Format.JSON), **arguments
+                )
+            except EtcdUnavailable as error:
+                raise HeadraceError(f"{str(error).rstrip('.')}. Is etcd running? See --cluster.") from None
+            finally:
+                await etcd.close()
+
+        asyncio.run(connected())
+
+    return add_options(command, run, OPTIONS, ["context"])
+
+
+def _read_password(file: str) -> str:
+    with open(local_path(file, "--etcd-password-file"), "rb") as opened:
+        try:
+            return opened.read(4096).decode().rstrip("\r\n")
+        except UnicodeDecodeError:
+            raise HeadraceError(f"--etcd-password-file {file} is not UTF-8 text") from None
+
+
+@app.command()
+@with_etcd
+async def init(
+    context: Context,
+    nodes: Annotated[
+        list[int],
+        typer.Argument(metavar="NODE...", min=0, max=INT32_MAX, help="Ids of the nodes. The first begins the group."),
+    ],
+    min_insync_replicas: Annotated[
+        int | None, typer.Option(min=1, max=INT32_MAX, help="Default: a majority of the nodes.")
+    ] = None,
+) -> None:
+    """Begins a cluster with one group of nodes."""
+    from headrace.cluster.changes import new_group
+    from headrace.cluster.records import Cluster, parse_cluster
+    from headrace.cluster.swaps import swap
+
+    group = new_group(nodes, min_insync_replicas)
+    cluster = Cluster(str(uuid4()))
+    # A cluster that is there gets another group.
+    if (found := await swap(context.etcd, context.keys.cluster, 0, cluster.encode())) is not None:
+        assert found.current is not None
+        cluster = parse_cluster(found.current.value, found.current.key)
+    if await swap(context.etcd, context.group_key, 0, group.encode()) is not None:
+        raise HeadraceError(f"the cluster {context.keys.name!r} has a group {context.group!r} already")
+    if context.as_json:
+        print_json({"cluster": asdict(cluster), "group": asdict(group)})
+        return
+    print(f"cluster {context.keys.name} has the id {cluster.id}")
+    print(f"group {context.group} has the nodes {_listed(nodes)}, and min.insync.replicas is {group.min_isr}")
+    print(f"Start the nodes; node {nodes[0]} begins the group.")
+
+
+@app.command()
+@with_etcd
+async def status(context: Context) -> None:
+    """Shows the group's leader, who is in sync, which nodes run, and what is wrong."""
+    from headrace.cluster.status import read_status
+
+    found = await read_status(context.etcd, context.keys, context.group)
+    if context.as_json:
+        print_json(found)
+        return
+    cluster, group = found["cluster"], found["group"]
+    leader = "no node leads" if group["leader"] is None else f"node {group['leader']['node']} leads"
+    print(f"cluster {cluster['name']}: id {cluster['id']}, feature level {cluster['feature_level']}")
+    print(f"group {group['name']}: {leader}, epoch {group['epoch']}, version {group['version']}")
+    for name, (field, _) in SETTINGS.items():
+        print(f"  {name}={json.dumps(group[field])}")
+    show(found["nodes"], False, ("node", "role", "sync", "runs", "directory_id", "starts", "rack", "address"))
+    show(found["etcd"], False, ("etcd", "version"))
+    for problem in found["problems"]:
+        print(problem)
+
+
+@app.command("set")
+@with_etcd
+async def set_settings(
+    context: Context,
+    settings: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME=VALUE...",
+            help="min.insync.replicas, replica.lag.time.max.ms or unclean.leader.election.enable.",
+        ),
+    ],
+) -> None:
+    """Changes settings of the group. Nodes take them over at once."""
+    from headrace.cluster.changes import configure
+
+    given = {}
+    for name, value in assignments(settings, "a setting").items():
+        if name not in SETTINGS:
+            raise HeadraceError(f"there is no setting {name!r}. Use {', '.join(SETTINGS)}.")
+        field, read = SETTINGS[name]
+        given[field] = read(name, value)
+    await context.change(partial(configure, **given), f"group {context.group}: {_listed(settings)}")
+
+
+@app.command("add-node")
+@with_etcd
+async def add_node(context: Context, node: NodeId) -> None:
+    """Adds a node to the group. It copies everything, and is then in sync."""
+    from headrace.cluster.changes import add_replica
+
+    await context.change(
+        partial(add_replica, node=node),
+        f"node {node} is added to group {context.group}. Start it with an empty data directory; it is in the ISR once "
+        "it has caught up.",
+    )
+
+
+@app.command("remove-node")
+@with_etcd
+async def remove_node(context: Context, node: NodeId) -> None:
+    """Removes a node from the group. The leader carries it out."""
+    from headrace.cluster.changes import remove_replica
+
+    await context.change(
+        partial(remove_replica, node=node),
+        f"node {node} leaves group {context.group}: the leader takes it out once enough others are in sync. Stop it "
+        "when `headrace cluster status` shows it no more.",
+    )
+
+
+@app.command()
+@with_etcd
+async def transfer(context: Context, node: NodeId) -> None:
+    """Asks the leader to hand over to another node that is in sync."""
+    from headrace.cluster.changes import request_transfer
+
+    directory = await context.directory_of(node)
+    await context.change(
+        partial(request_transfer, node=node, directory_id=directory),
+        f"the leader of group {context.group} is asked to hand over to node {node}. `headrace cluster status` shows "
+        "when it has.",
+    )
+
+
+def _listed(values: list[Any]) -> str:
+    return ", ".join(map(str, values))

@@ -1,0 +1,87 @@
+"""What etcd knows of a cluster, and what is wrong with it, in words."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from headrace.cluster.etcd import Etcd, View
+from headrace.cluster.records import Group, Keys, Member, Node, parse_member, parse_node
+from headrace.cluster.swaps import read_cluster, read_group
+
+
+async def read_status(etcd: Etcd, keys: Keys, group: str) -> dict[str, Any]:
+    """The state of one group, its nodes and etcd, for JSON. Raises EtcdError, NotInitialized, RecordInvalid."""
+    view = await etcd.read_prefix(keys.prefix)
+    members = [{"etcd": address, "version": version} for address, version in (await etcd.versions()).items()]
+    return {**describe(view, keys, group), "etcd": members}
+
+
+def describe(view: View, keys: Keys, name: str) -> dict[str, Any]:
+    """The same of what was read."""
+    cluster = read_cluster(view, keys)
+    group = read_group(view.entries.get(keys.group(name)), keys.group(name))
+    members, running = _by_node(view, keys, group)
+    rows = [_row(node, group, members.get(node), running.get(node)) for node in group.replicas]
+    return {
+        "cluster": {"name": keys.name, **asdict(cluster)},
+        "group": {"name": name, **asdict(group)},
+        "nodes": rows,
+        "problems": problems(group, rows),
+    }
+
+
+def _by_node(view: View, keys: Keys, group: Group) -> tuple[dict[int, Member], dict[int, Node]]:
+    members, running = {}, {}
+    for node in group.replicas:
+        if (entry := view.entries.get(keys.member(node))) is not None:
+            members[node] = parse_member(entry.value, entry.key)
+        if (entry := view.entries.get(keys.node(node))) is not None:
+            running[node] = parse_node(entry.value, entry.key)
+    return members, running
+
+
+def _row(node: int, group: Group, member: Member | None, running: Node | None) -> dict[str, Any]:
+    directory = None if member is None else member.directory_id
+    if group.leader is not None and group.leader.node == node:
+        role = "leader"
+    elif node in group.adding or node in group.removing:
+        role = "adding" if node in group.adding else "removing"
+    else:
+        role = "follower"
+    return {
+        "node": node,
+        "role": role,
+        "sync": "ISR" if directory in group.isr else "ELR" if directory in group.elr else None,
+        "runs": "yes" if running is not None else "no",
+        "directory_id": directory,
+        "starts": None if member is None else member.starts,
+        "rack": None if running is None else running.rack or None,
+        "address": None if running is None else running.addresses.get("peer"),
+        "addresses": {} if running is None else running.addresses,
+    }
+
+
+def problems(group: Group, rows: list[dict[str, Any]]) -> list[str]:
+    """Sentences, the gravest first; none where all is well."""
+    found = []
+    if group.epoch == 0:
+        found.append(f"The group has not begun. Start node {group.replicas[0]}.")
+    elif group.leader is None:
+        found.append("No node leads: clients wait. A node of the ISR, or else of the ELR, must run and reach etcd.")
+    elif not any(row["role"] == "leader" and row["runs"] == "yes" for row in rows):
+        found.append(f"Node {group.leader.node} leads, and etcd has not heard of it for a lease.")
+    if group.epoch > 0 and len(group.isr) < group.min_isr:
+        found.append(
+            f"The ISR has {len(group.isr)} of the {group.min_isr} members that min.insync.replicas asks for: writes "
+            "are refused, reads go on."
+        )
+    behind = [str(row["node"]) for row in rows if row["sync"] is None and row["role"] == "follower"]
+    if group.epoch > 0 and behind:
+        found.append(f"Not in sync: node {', '.join(behind)}.")
+    known = {row["directory_id"] for row in rows}
+    if lost := [each for each in (*group.isr, *group.elr) if each not in known]:
+        found.append(f"No node has the directory {', '.join(lost)} any more, which was in sync.")
+    if group.transfer_to is not None:
+        found.append(f"The leader is asked to hand over to node {group.transfer_to}.")
+    return found
