@@ -9,6 +9,7 @@ import pytest
 
 from headrace.broker.broker import Broker
 from headrace.broker.groups import Commit
+from headrace.broker.metrics import render
 from headrace.format import records
 from headrace.log.interface import Partition, Topic
 
@@ -113,3 +114,51 @@ async def test_after_a_start_nothing_goes_before_the_group_is_known(start_broker
     assert broker.archived.hold(topic.partitions[0]) == 0
     await retain(broker)
     assert topic.partitions[0].start == 0
+
+
+async def test_the_table_of_a_topic_is_waited_for_like_an_archive(broker: Broker) -> None:
+    topic = await broker.topics.create("t", 1, {**KEPT, "lake": "delta+/srv/t"})
+    partition = topic.partitions[0]
+    await fill(broker, partition, 3_500)
+    await commit(broker, topic, 3_500)
+    await retain(broker)
+    assert partition.start == 0
+    await commit(broker, topic, 1_500, "lake-t")
+    await retain(broker)
+    assert 900 < partition.start <= 1_500
+    # Both are waited for.
+    alone = await broker.topics.create("u", 1, {**KEPT, "retention.archive.group": "", "lake": "delta+/srv/u"})
+    await fill(broker, alone.partitions[0], 3_500)
+    await commit(broker, alone, 3_500, "lake-u")
+    await retain(broker)
+    assert alone.partitions[0].start == 3_500
+
+
+async def test_metrics_report_how_far_a_table_is(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = await broker.topics.create("t", 1, {"lake": "delta+/srv/t"})
+    await broker.topics.create("other", 1, {})
+    now = broker.runtime.clock.now_ms()
+    monkeypatch.setattr(type(broker.runtime.clock), "now_ms", lambda _: now)
+
+    async def metrics() -> tuple[float, float]:
+        await broker.archived.look()
+        lines = [line for line in render(broker).decode().splitlines() if line.startswith("headrace_lake")]
+        return float(lines[0].split()[1]), float(lines[1].split()[1])
+
+    await topic.partitions[0].load()
+    assert await metrics() == (0, 0)
+    await fill(broker, topic.partitions[0], 3, 0)
+    now += 4_000
+    assert await metrics() == (3, 4)
+    now += 5_000
+    await fill(broker, topic.partitions[0], 2, 0)
+    assert await metrics() == (5, 9)
+    # What was there at the last look is in the table; what came since is not.
+    await commit(broker, topic, 3, "lake-t")
+    assert await metrics() == (2, 5)
+    await commit(broker, topic, 5, "lake-t")
+    now += 1_000
+    assert await metrics() == (0, 0)
+    await broker.topics.delete("t")
+    await broker.archived.look()
+    assert not broker.archived.tables

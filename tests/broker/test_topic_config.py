@@ -55,6 +55,9 @@ OWN = [
     "deduplication.window.ms",
     "delay",
     "durability",
+    "lake",
+    "lake.freshness.ms",
+    "lake.schema",
     "overflow",
     "overflow.block.ms",
     "overflow.bytes",
@@ -218,7 +221,7 @@ def test_every_honoured_setting_reaches_the_log() -> None:
         "segment.bytes": "1048577",
     }
     acted_on_elsewhere = {"remote.storage.enable", "consumed.pinned.segments", "delay", "queues.paused", "retention"}
-    others = ("overflow", "deduplication", "retention.archive")
+    others = ("overflow", "deduplication", "retention.archive", "lake")
     acted_on_elsewhere |= {name for name in SETTINGS if name.startswith(others)}
     for setting in SETTINGS.values():
         changed = (

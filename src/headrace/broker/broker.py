@@ -56,7 +56,7 @@ class Broker:
         )
         self.prepared = PreparedMessages(runtime, log, self.topics, self.publisher, config)
         self.slow_readers = SlowReaders(log, self.groups, self.queues, self.metrics, config)
-        self.archived = Archived(log, self.groups, self.slow_readers, config)
+        self.archived = Archived(runtime, log, self.groups, self.slow_readers, config)
         self.consumed = Consumed(log, self.queues, self.slow_readers, config)
         # In the order in which they start.
         self._parts = (

@@ -199,6 +199,7 @@ def render(
     registry.register(Scrape())
     text = generate_latest(registry)
     text += render_queues(broker, queue_ages).encode()
+    text += _tables(broker).encode()
     if partitions:
         text += _partitions(broker).encode()
     if groups:
@@ -310,6 +311,22 @@ def _partitions(broker: Broker) -> str:
             *family("headrace_partition_start_offset", "gauge", "The first offset that may be read.", starts),
             *family("headrace_partition_end_offset", "gauge", "The offset that readers stop before.", ends),
             *family("headrace_partition_bytes", "gauge", "Bytes kept.", sizes),
+            "",
+        )
+    )
+
+
+def _tables(broker: Broker) -> str:
+    """How far the tables of topics with the setting `lake` are."""
+    now = broker.runtime.clock.now_ms()
+    found = [(topic.name, broker.archived.tables.get(topic.id)) for topic in broker.log.topics.values()]
+    tables = [(f'{{topic="{name}"}}', progress) for name, progress in found if progress is not None]
+    lags = [f"headrace_lake_lag{labels} {progress.lag}" for labels, progress in tables]
+    ages = [f"headrace_lake_stale_seconds{labels} {(now - progress.fresh_ms) / 1000}" for labels, progress in tables]
+    return "\n".join(
+        (
+            *family("headrace_lake_lag", "gauge", "Records that the table of a topic does not have.", lags),
+            *family("headrace_lake_stale_seconds", "gauge", "The table has all that is older than this.", ages),
             "",
         )
     )

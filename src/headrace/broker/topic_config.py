@@ -27,6 +27,7 @@ from headrace.broker.setting_kinds import (
 )
 from headrace.broker.settings import BrokerSettings
 from headrace.errors import InvalidTopicConfig
+from headrace.lake import check_place, check_schema
 from headrace.log.interface import Durability, TopicSettings
 
 SEGMENTS_UNDER_BOUND = 8
@@ -156,6 +157,30 @@ _HONOURED = (
         "About how many bytes of records lie between two entries of the offset index.",
         at_least(0, INT_MAX),
         broker_name="log.index.interval.bytes",
+    ),
+    Setting(
+        "lake",
+        Kind.STRING,
+        "",
+        "Headrace's own. A table that follows the topic, written by `headrace pipeline lake`: KIND+PLACE, such as "
+        "`iceberg+s3://bucket/orders`, `delta+file:///srv/orders`, `parquet+/srv/orders`. Records are kept until the "
+        "table has them, whatever their age and the size; empty: none.",
+        check_place,
+    ),
+    Setting(
+        "lake.freshness.ms",
+        Kind.LONG,
+        "60000",
+        "Headrace's own. How soon a record is in the table of `lake`.",
+        at_least(1_000),
+    ),
+    Setting(
+        "lake.schema",
+        Kind.STRING,
+        "",
+        "Headrace's own. The columns that values, which are JSON, have in the table of `lake`: Spark's DDL "
+        "(`id BIGINT, name STRING`), or a JSON Schema; empty: inferred, and growing with the fields that come.",
+        check_schema,
     ),
     Setting(
         "max.compaction.lag.ms",

@@ -38,7 +38,7 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
 # that were set for all topics are not for these.
 KEEPING = frozenset(
     (
-        *("cleanup.policy", "retention", "retention.ms", "retention.bytes", "retention.archive.group"),
+        *("cleanup.policy", "retention", "retention.ms", "retention.bytes", "retention.archive.group", "lake"),
         *("overflow", "overflow.bytes", "delay", "deduplication.window.ms", "max.message.bytes"),
         *("message.timestamp.type", "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"),
     )

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from struct import error as struct_error
 from typing import Any
@@ -27,6 +27,8 @@ TOPIC_RESOURCE = 2
 SET, DELETE = 0, 1
 DYNAMIC_TOPIC_CONFIG = 1
 LIST_GROUPS = 16
+# Topics whose settings one request asks for.
+DESCRIBED_AT_ONCE = 500
 CLASSIC, CONSUMER = "classic", "consumer"
 
 
@@ -166,6 +168,19 @@ class Admin:
             ConfigEntry(each.name, each.value, int(each.config_source) != DYNAMIC_TOPIC_CONFIG, each.documentation)
             for each in result.configs
         ]
+
+    async def topic_settings(self, names: Sequence[str], keys: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Some settings of many topics; those that are gone by now, or do not know such settings, have none."""
+        found: dict[str, dict[str, str]] = {}
+        for start in range(0, len(names), DESCRIBED_AT_ONCE):
+            resources = [
+                {"resource_type": TOPIC_RESOURCE, "resource_name": name, "configuration_keys": list(keys)}
+                for name in names[start : start + DESCRIBED_AT_ONCE]
+            ]
+            asked = request("describe_configs", 4, resources=resources)
+            for result in (await self._cluster.call(asked)).results:
+                found[str(result.resource_name)] = {each.name: each.value or "" for each in result.configs}
+        return found
 
     async def alter_topic_config(self, name: str, set: Mapping[str, str], delete: Iterable[str] = ()) -> None:
         """Change settings of a topic; a deleted one returns to its default."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from pyspark.sql.types import ArrayType, MapType, StructType
 
+from headrace.lake import split_columns
 from headrace.pipeline.options import HEADERS, RECORD_NAMES, ColumnSelection, InvalidOption, ValueOptions
 
 COORDINATE_NAMES = ("topic", "partition", "offset", "timestamp", "key")
@@ -144,31 +145,12 @@ def _is_json(schema: str) -> bool:
 def _fields(schema: str) -> list[tuple[str, str]]:
     """The columns of a value's schema: their names, and each in DDL."""
     if not _is_json(schema):
-        return [(_name_in(text), text.strip()) for text in _split(schema)]
+        return [(_name_in(text), text.strip()) for text in split_columns(schema)]
     try:
         parsed = StructType.fromJson(json.loads(schema))
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidOption(f"the schema cannot be read as Spark's JSON: {error!r}; DDL is taken, too") from None
     return [(field.name, f"{_quoted(field.name)} {_type_as_ddl(field.dataType)}") for field in parsed]
-
-
-def _split(schema: str) -> list[str]:
-    """DDL at the commas that stand between columns: not in a type, a comment or a name."""
-    found, depth, quote = [""], 0, ""
-    for letter in schema:
-        if quote:
-            quote = "" if letter == quote else quote
-        elif letter in "`'\"":
-            quote = letter
-        elif letter in "<(":
-            depth += 1
-        elif letter in ">)":
-            depth -= 1
-        elif letter == "," and not depth:
-            found.append("")
-            continue
-        found[-1] += letter
-    return found
 
 
 def _name_in(column: str) -> str:
