@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
+import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
@@ -50,6 +51,16 @@ class DeltaTarget:
                 f"{self._target.url} is partitioned by {', '.join(found) or 'nothing'}, not by "
                 f"{', '.join(wanted) or 'nothing'}. Give partitionBy as the table has it."
             )
+
+    def columns(self) -> pa.Schema:
+        return pa.schema(self.load().schema().to_arrow()) if self._exists() else pa.schema([])
+
+    def grow(self, schema: pa.Schema) -> None:
+        table = self.load()
+        had = self.columns()
+        fresh = pa.schema([each for each in schema if each.name not in had.names or had.field(each.name) != each])
+        table.alter.add_columns(Schema.from_arrow(fresh).fields)
+        self.make_durable(self.load().version())
 
     def state(self) -> State:
         if not self._exists():

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
@@ -44,6 +45,7 @@ class IcebergTarget:
                 "configuration (--catalog)."
             )
         self._target = target
+        self._given_name = name
         self._name = name or NAME
         self._catalog_name = catalog
         self._opened: Catalog | None = None
@@ -52,6 +54,7 @@ class IcebergTarget:
     def prepare(self, layout: Layout) -> None:
         catalog = self._catalog()
         if catalog.table_exists(self._name):
+            self._check(layout)
             return
         catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
         with (
@@ -60,14 +63,35 @@ class IcebergTarget:
             ) as making,
             making.update_spec() as spec,
         ):
-            for each in layout.partition_by:
-                if each in layout.schema.names:
-                    spec.add_field(each, IdentityTransform(), each)
-                elif each == "hour":
-                    spec.add_field(TIME, HourTransform(), each)
-                elif "hour" not in layout.partition_by:
-                    # Hours are counted from 1970, so they are dates, too; Iceberg wants one of the two.
-                    spec.add_field(TIME, DayTransform(), each)
+            for name, column, transform in _partitions(layout):
+                spec.add_field(column, transform, name)
+
+    def _check(self, layout: Layout) -> None:
+        """Raises TableInvalid where the table in the catalogue lies elsewhere, or is partitioned otherwise."""
+        table = self.load()
+        if table.location().rstrip("/") != self._target.location:
+            raise TableInvalid(
+                f"the catalogue has {self._name} at {table.location()}, not at {self._target.location}. Give another "
+                "name, or the place that the catalogue has."
+            )
+        columns = table.schema()
+        found = [(each.name, columns.find_column_name(each.source_id), each.transform) for each in table.spec().fields]
+        if found != list(_partitions(layout)):
+            names = ", ".join(f"{transform}({column})" for _, column, transform in found)
+            raise TableInvalid(
+                f"{self._target.url} is partitioned by {names or 'nothing'}, not by "
+                f"{', '.join(layout.partition_by) or 'nothing'}. Give partitionBy as the table has it."
+            )
+
+    def columns(self) -> pa.Schema:
+        try:
+            return pa.schema([_plain(each) for each in self.load().schema().as_arrow()])
+        except NoSuchTableError:
+            return pa.schema([])
+
+    def grow(self, schema: pa.Schema) -> None:
+        with self.load().update_schema() as update:
+            update.union_by_name(schema)
 
     def state(self) -> State:
         try:
@@ -133,12 +157,45 @@ class IcebergTarget:
                 ) from error
         place = root / OWN
         place.mkdir(parents=True, exist_ok=True)
-        return SqlCatalog(
+        catalog = SqlCatalog(
             CATALOG,
             uri=f"sqlite:///{place / 'catalog.db'}",
             warehouse=self._target.location,
             **{"py-io-impl": f"{__name__}.{DurableFiles.__name__}"},
         )
+        # A folder has one table: that of `archive`, or that of a topic, by its name.
+        found = catalog.list_tables(CATALOG) if catalog.namespace_exists(CATALOG) else []
+        if found and not self._given_name:
+            self._name = ".".join(found[0])
+        return catalog
+
+
+def _partitions(layout: Layout) -> Iterator[tuple[str, str, Any]]:
+    """What a layout's partitions are in Iceberg: name, column and transform."""
+    for each in layout.partition_by:
+        if each in layout.schema.names:
+            yield each, each, IdentityTransform()
+        elif each == "hour":
+            yield each, TIME, HourTransform()
+        elif "hour" not in layout.partition_by:
+            # Hours are counted from 1970, so they are dates, too; Iceberg wants one of the two.
+            yield each, TIME, DayTransform()
+
+
+def _plain(field: pa.Field) -> pa.Field:
+    """A field as it was before pyiceberg gave it an id, and types of large values."""
+    kind = field.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([_plain(each) for each in kind])
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        kind = pa.list_(_plain(kind.value_field).with_name("element"))
+    elif pa.types.is_map(kind):
+        kind = pa.map_(_plain(kind.key_field).type, _plain(kind.item_field).type)
+    elif pa.types.is_large_string(kind):
+        kind = pa.string()
+    elif pa.types.is_large_binary(kind):
+        kind = pa.binary()
+    return pa.field(field.name, kind)
 
 
 class DurableFiles(PyArrowFileIO):

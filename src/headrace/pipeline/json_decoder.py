@@ -57,20 +57,23 @@ class Misfit(ValueError):
 
 
 class JsonDecoder:
-    """Decodes blocks of values by one schema."""
+    """Decodes blocks of values by one schema. Fields that it does not have are left out; where it is `strict`, a value
+    with such a field, unless that is null, is a bad one."""
 
-    def __init__(self, schema: pa.DataType) -> None:
+    def __init__(self, schema: pa.DataType, *, strict: bool = False) -> None:
         self.kind = schema
-        self._fit = _make_fit(schema)
-        wire = _parser_type(schema)
+        self._fit = _make_fit(schema, strict)
+        # Where no field is known, every one is unknown.
+        wire = _parser_type(schema) if schema.num_fields or not strict else None
         self.parse_options = (
             arrow_json.ParseOptions(
-                explicit_schema=pa.schema([pa.field("v", wire)]), unexpected_field_behavior="ignore"
+                explicit_schema=pa.schema([pa.field("v", wire)]),
+                unexpected_field_behavior="error" if strict else "ignore",
             )
             if wire is not None
             else None
         )
-        self.sieve = make_sieve(schema) if wire is not None else None
+        self.sieve = make_sieve(schema, strict) if wire is not None else None
         # A decimal must not pass through a float.
         self._json = json.JSONDecoder(parse_float=Decimal if _has_decimals(schema) else None)
 
@@ -254,14 +257,14 @@ def _has_decimals(kind: pa.DataType) -> bool:
     return pa.types.is_decimal(kind) or any(_has_decimals(kind.field(index).type) for index in range(kind.num_fields))
 
 
-def _make_fit(kind: pa.DataType) -> Fit:
+def _make_fit(kind: pa.DataType, strict: bool) -> Fit:
     """What turns a parsed value into one of this type. It raises Misfit."""
     if pa.types.is_struct(kind):
-        return _struct(kind)
+        return _struct(kind, strict)
     if pa.types.is_list(kind):
-        return _list(kind)
+        return _list(kind, strict)
     if pa.types.is_map(kind):
-        return _map(kind)
+        return _map(kind, strict)
     if pa.types.is_boolean(kind):
         return _plain(lambda value: value if isinstance(value, bool) else _refuse(value, "true or false"))
     if pa.types.is_integer(kind):
@@ -304,14 +307,18 @@ def _refuse(value: Any, wanted: str) -> Any:
     raise Misfit(f"{text if len(text) <= 60 else text[:57] + '...'} is not {wanted}")
 
 
-def _struct(kind: pa.DataType) -> Fit:
-    fields = [(field.name, _make_fit(field.type)) for field in kind]
+def _struct(kind: pa.DataType, strict: bool) -> Fit:
+    fields = [(field.name, _make_fit(field.type, strict)) for field in kind]
+    known = set(kind.names)
 
     def fit(value: Any) -> Any:
         if value is None:
             return None
         if not isinstance(value, dict):
             _refuse(value, "an object")
+        for name, each in value.items() if strict else ():
+            if name not in known and each is not None:
+                raise Misfit("there is no such column", name)
         found = {}
         for name, inner in fields:
             try:
@@ -323,17 +330,17 @@ def _struct(kind: pa.DataType) -> Fit:
     return fit
 
 
-def _list(kind: pa.DataType) -> Fit:
-    inner = _make_fit(kind.value_type)
+def _list(kind: pa.DataType, strict: bool) -> Fit:
+    inner = _make_fit(kind.value_type, strict)
     return _plain(
         lambda value: [inner(each) for each in value] if isinstance(value, list) else _refuse(value, "an array")
     )
 
 
-def _map(kind: pa.DataType) -> Fit:
+def _map(kind: pa.DataType, strict: bool) -> Fit:
     if not pa.types.is_string(kind.key_type):
         raise Misfit(f"a map's keys are texts in JSON, not {kind.key_type}")
-    inner = _make_fit(kind.item_type)
+    inner = _make_fit(kind.item_type, strict)
     return _plain(
         lambda value: (
             [(name, inner(each)) for name, each in value.items()]

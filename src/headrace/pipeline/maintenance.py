@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow import fs
 
@@ -109,14 +110,19 @@ def _maintain_delta(
 def _maintain_iceberg(
     table: IcebergTarget, target: Target, file_bytes: int, before: datetime, dry_run: bool
 ) -> Maintained:
-    loaded = table.load()
+    from pyiceberg.exceptions import NoSuchTableError
+
+    try:
+        loaded = table.load()
+    except NoSuchTableError as error:
+        raise TableInvalid(f"the catalogue has no such table ({error}). Give its name (--table-name).") from None
     partitions = defaultdict(list)
     for task in loaded.scan().plan_files():
         partitions[str(task.file.partition)].append(task.file)
     groups = list(_small(partitions.values(), file_bytes, lambda each: int(each.file_size_in_bytes)))
     compacted = 0
     if groups and not dry_run:
-        compacted = _compact_iceberg(loaded, target, groups, file_bytes)
+        compacted = _compact_iceberg(loaded, table.columns(), target, groups, file_bytes)
         loaded = table.load()
     current = loaded.current_snapshot()
     old = [
@@ -135,8 +141,9 @@ def _maintain_iceberg(
     return Maintained(sum(map(len, groups)), compacted, len(old), len(orphans), dry_run)
 
 
-def _compact_iceberg(loaded: Any, target: Target, groups: list[list[Any]], file_bytes: int) -> int:
-    """Write the rows of each group anew, and let the new files take the place of the old ones in one commit."""
+def _compact_iceberg(loaded: Any, columns: pa.Schema, target: Target, groups: list[list[Any]], file_bytes: int) -> int:
+    """Write the rows of each group anew, with all columns that the table has by now, and let the new files take the
+    place of the old ones in one commit."""
     from pyiceberg.exceptions import CommitFailedException
     from pyiceberg.io.pyarrow import parquet_files_to_data_files
 
@@ -144,7 +151,7 @@ def _compact_iceberg(loaded: Any, target: Target, groups: list[list[Any]], file_
     made: list[str] = []
     for group in groups:
         paths = [root + each.file_path.removeprefix(target.location) for each in group]
-        rows = ds.dataset(paths, format="parquet", filesystem=filesystem)
+        rows = ds.dataset(paths, schema=columns, format="parquet", filesystem=filesystem)
         # All of one partition: they need not be divided again, and lie where the first of them does.
         folder = paths[0].rpartition("/")[0]
         files = PartitionedFiles(filesystem, folder, Layout(rows.schema, (), keeps_all=True), file_bytes)
@@ -188,7 +195,5 @@ def _small(partitions: Any, file_bytes: int, size_of: Any = int) -> Iterator[lis
 
 
 def _rows(actions: Any) -> list[dict[str, Any]]:
-    import pyarrow as pa
-
     found: list[dict[str, Any]] = pa.table(actions).to_pylist()
     return found

@@ -19,11 +19,14 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
+
+import pyarrow as pa
 
 from headrace.errors import HeadraceError
 from headrace.pipeline.options import Partition
@@ -249,6 +252,16 @@ class ParquetFolder:
         check_root(self._root)
         Manifest(self._root).recover()
 
+    def columns(self) -> pa.Schema:
+        """Those of the newest file: every file has all columns that there were."""
+        import pyarrow.parquet as pq
+
+        last = newest(self._root)
+        return pq.read_schema(self._root / last.files[0][1]) if last is not None and last.files else pa.schema([])
+
+    def grow(self, schema: pa.Schema) -> None:
+        """The next files have them."""
+
     def state(self) -> State:
         last = self._last = newest(self._root)
         if last is None:
@@ -300,6 +313,17 @@ def take_lock(root: Path) -> int:
         os.close(lock)
         raise ArchiveInUse(f"another job writes to {root}: one archive has one writer") from None
     return lock
+
+
+@contextmanager
+def hold_lock(root: Path | None) -> Iterator[None]:
+    """Be the folder's one writer meanwhile; where there is no folder of this machine, there is no lock."""
+    lock = take_lock(root) if root is not None else None
+    try:
+        yield
+    finally:
+        if lock is not None:
+            os.close(lock)
 
 
 def sync(path: Path) -> None:

@@ -153,6 +153,12 @@ class PartitionedFiles:
             self._close(place)
         return self._done
 
+    def drop(self) -> None:
+        """Remove what was written: the task is done anew, with other columns."""
+        self._gathered.clear()
+        for each in self.finish():
+            self.filesystem.delete_file(f"{self.root}/{each.path}")
+
     def _write(self) -> None:
         schema = self.layout.in_files
         for place, blocks in self._gathered.items():
@@ -205,6 +211,9 @@ def statistics(footer: pq.FileMetaData) -> tuple[dict[str, Any], dict[str, Any]]
     for group in (footer.row_group(index) for index in range(footer.num_row_groups)):
         for column in (group.column(index) for index in range(group.num_columns)):
             name = column.path_in_schema
+            if "." in name:
+                # Within another column.
+                continue
             if not column.is_stats_set or not column.statistics.has_min_max:
                 unknown.add(name)
                 continue
@@ -214,7 +223,7 @@ def statistics(footer: pq.FileMetaData) -> tuple[dict[str, Any], dict[str, Any]]
                 # A time that no date has.
                 unknown.add(name)
                 continue
-            if not isinstance(least, int | datetime) or column.statistics.null_count:
+            if not isinstance(least, int | datetime) or isinstance(least, bool) or column.statistics.null_count:
                 unknown.add(name)
                 continue
             low[name] = min(low.get(name, least), least)

@@ -19,13 +19,14 @@ DATE = r"^\d{4}-\d{2}-\d{2}$"
 TIME = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-]\d{2}:?\d{2})?)?$"
 
 
-def make_sieve(kind: pa.DataType) -> Sieve | None:
-    """A sieve for values of a type; None where msgspec is not installed."""
+def make_sieve(kind: pa.DataType, strict: bool = False) -> Sieve | None:
+    """A sieve for values of a type, whose objects have no other fields where it is `strict`; None where msgspec is not
+    installed."""
     try:
         import msgspec
     except ImportError:
         return None
-    decode = msgspec.json.Decoder(_msgspec_type(kind)).decode
+    decode = msgspec.json.Decoder(_msgspec_type(kind, strict)).decode
     # What msgspec raises, besides its own: a text that is no UTF-8, an object that is nested too deeply.
     refused = (msgspec.MsgspecError, ValueError, RecursionError)
 
@@ -42,17 +43,17 @@ def make_sieve(kind: pa.DataType) -> Sieve | None:
     return sift
 
 
-def _msgspec_type(kind: pa.DataType) -> Any:
+def _msgspec_type(kind: pa.DataType, strict: bool) -> Any:
     """The type that msgspec is to read a value as."""
     import msgspec
 
     if pa.types.is_struct(kind):
         # By their places: a column's name need not be one in Python.
-        fields = [(f"f{index}", _msgspec_type(field.type), None) for index, field in enumerate(kind)]
+        fields = [(f"f{index}", _msgspec_type(field.type, strict), None) for index, field in enumerate(kind)]
         names = {f"f{index}": field.name for index, field in enumerate(kind)}
-        return msgspec.defstruct("Row", fields, rename=names) | None
+        return msgspec.defstruct("Row", fields, rename=names, forbid_unknown_fields=strict) | None
     if pa.types.is_list(kind):
-        return list[_msgspec_type(kind.value_type)] | None  # type: ignore[misc]
+        return list[_msgspec_type(kind.value_type, strict)] | None  # type: ignore[misc]
     if pa.types.is_boolean(kind):
         return bool | None
     if pa.types.is_integer(kind):

@@ -71,7 +71,7 @@ class TableWriter(DataSourceStreamArrowWriter):
         files = PartitionedFiles(filesystem, root, self._layout, self._options.file_bytes, suffix)
         spans: Spans = {}
         for block in blocks:
-            _widen(spans, block)
+            widen_spans(spans, block)
             # Iceberg has times of the years up to 9999; the others keep them as they are.
             files.add(clip_times(block) if self._options.table == ICEBERG else block)
         return Written(tuple(files.finish()), spans, query)
@@ -80,7 +80,7 @@ class TableWriter(DataSourceStreamArrowWriter):
         written = [each for each in messages if isinstance(each, Written)]
         files = [file for each in written for file in each.files]
         if files:
-            tables.commit(self._table, written[0].query, batchId, files, _united([each.spans for each in written]))
+            tables.commit(self._table, written[0].query, batchId, files, unite_spans([each.spans for each in written]))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 -- Spark's name
         for each in messages:
@@ -106,7 +106,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     )
 
 
-def _widen(spans: Spans, block: pa.RecordBatch) -> None:
+def widen_spans(spans: Spans, block: pa.RecordBatch) -> None:
     """Add the offsets of a block's records."""
     if not all(name in block.schema.names for name in RECORD):
         return
@@ -118,7 +118,7 @@ def _widen(spans: Spans, block: pa.RecordBatch) -> None:
         spans[each] = (min(low, row["offset_min"]), max(high, row["offset_max"] + 1))
 
 
-def _united(all_spans: Sequence[Spans]) -> Spans:
+def unite_spans(all_spans: Sequence[Spans]) -> Spans:
     whole: Spans = {}
     for spans in all_spans:
         for each, (start, end) in spans.items():

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from headrace.pipeline.options import Partition
     from headrace.pipeline.parquet import Layout
     from headrace.pipeline.target import Target
@@ -59,6 +61,8 @@ class DataFile:
     low: Mapping[str, Any] = field(default_factory=dict)
     """The least value of each column of numbers and times."""
     high: Mapping[str, Any] = field(default_factory=dict)
+    misfits: int = 0
+    """Rows whose value does not fit the table's columns, and is kept as it is."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ class State:
     rows: int = 0
     files: int = 0
     bytes: int = 0
+    misfits: int = 0
     """Of all commits by queries."""
 
     @property
@@ -111,11 +116,13 @@ class State:
             self.rows + sum(each.rows for each in files),
             self.files + len(files),
             self.bytes + sum(each.size for each in files),
+            self.misfits + sum(each.misfits for each in files),
         )
 
     def properties(self) -> dict[str, str]:
         """As the commit records it."""
         totals = {"commits": self.commits, "rows": self.rows, "files": self.files, "bytes": self.bytes}
+        totals |= {"misfits": self.misfits} if self.misfits else {}
         return {
             "headrace.query": self.query,
             "headrace.batch": str(self.batch),
@@ -139,6 +146,14 @@ class Table(Protocol):
 
     def prepare(self, layout: Layout) -> None:
         """Create the table unless it is there. Raises TableInvalid where it is another's."""
+        ...
+
+    def columns(self) -> pa.Schema:
+        """The table's columns; none where there is no table."""
+        ...
+
+    def grow(self, schema: pa.Schema) -> None:
+        """Add the columns, and the fields of columns, that the table does not have, in a commit of its own."""
         ...
 
     def state(self) -> State:
