@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typer
 
-from headrace.cli.pipeline import archive, audit, logs, maintain, replay, sessions
+from headrace.cli.pipeline import archive, audit, lake, logs, maintain, replay, sessions
 
 app = typer.Typer(help="Jobs over topics, on Spark: pip install 'headrace[pipeline]'.", no_args_is_help=True)
 
@@ -20,6 +20,7 @@ def jobs() -> None:
 
 app.command("archive")(archive.archive)
 app.command("audit")(audit.audit)
+app.command("lake")(lake.lake)
 app.command("logs")(logs.logs)
 app.command("maintain")(maintain.maintain)
 app.command("replay")(replay.replay)

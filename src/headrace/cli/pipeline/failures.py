@@ -6,15 +6,12 @@ of two languages. Other errors pass unchanged, with every line.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Event
 
 from headrace.errors import HeadraceError
 
-# The last line of a worker's traceback: the error's class with its module, and its text.
-OURS = re.compile(r"^(?:.*\bException: |\s*)?headrace\.[\w.]+\.(\w+): (.+)$", re.MULTILINE)
 GONE = ("Py4JNetworkError", "ConnectionRefusedError")
 
 
@@ -46,8 +43,9 @@ def explanation(error: BaseException) -> str | None:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename} cannot be used: {error.strerror}"
     if _is_sparks(error):
-        found = OURS.findall(str(error))
-        return found[-1][1].strip() if found else None
+        from headrace.pipeline.jobs.rounds import OURS, find_reason
+
+        return find_reason(error) if OURS.search(str(error)) else None
     return None
 
 

@@ -87,6 +87,8 @@ OPTIONS: Options = {
         False,
     ),
 }
+# Of a job that finds its topics itself, at a broker.
+FINDING = ("pattern", "bootstrap", "option", "master", "conf", "config", "as_json")
 # A backfill: the same range of records again, for jobs that have no such flags of their own.
 RANGE_OPTIONS: Options = {
     "since": (
@@ -121,6 +123,8 @@ class Job:
     master: str
     conf: Mapping[str, str]
     as_json: bool = False
+    finds_topics: bool = False
+    """The job itself finds its topics, at the broker."""
 
     @contextmanager
     def start(
@@ -142,7 +146,7 @@ class Job:
         with explain_errors():
             preflight.check_packages()
             written = check()
-            preflight.check(self.master, self.source, writes, written, shaped=shaped)
+            preflight.check(self.master, self.source, writes, written, shaped=shaped, finds_topics=self.finds_topics)
             with Display(self.name) as display:
                 display.show(0, "starting Spark")
                 with hold_signals() as held:
@@ -167,28 +171,38 @@ def _stop(spark: SparkSession) -> None:
 
 def job(command: Callable[..., None]) -> Callable[..., None]:
     """Make a command of a job: with the flags of all jobs, and with the settings of a file."""
-    name = command.__name__
     has_range = "since" in inspect.signature(command).parameters
+    return _make(command, OPTIONS if has_range else {**OPTIONS, **RANGE_OPTIONS})
+
+
+def finding_job(command: Callable[..., None]) -> Callable[..., None]:
+    """Make a command of a job that finds its topics itself."""
+    return _make(command, {name: OPTIONS[name] for name in FINDING})
+
+
+def _make(command: Callable[..., None], options: Options) -> Callable[..., None]:
+    name = command.__name__
 
     def run(config: str, as_json: bool, **flags: Any) -> None:
         flags = {flag: [] if value is None else value for flag, value in flags.items()}
         settings = merge_file(flags, config, name)
-        data = settings.pop("data")
+        data = settings.pop("data", "")
         data = local_path(data, "--data") if data else ""
         bootstrap = settings.pop("bootstrap") or BOOTSTRAP
         source = {
-            "topics": split(settings.pop("topics")),
+            "topics": split(settings.pop("topics", "")),
             "pattern": settings.pop("pattern"),
             "bootstrap": "" if data else bootstrap,
             "data": data,
             "options": assignments(settings.pop("option"), "--option"),
         }
-        if not has_range:
+        if "since" in options:
             source["options"] |= _range(settings.pop("since"), settings.pop("until"), settings.get("every", ""))
         conf = assignments(settings.pop("conf"), "--conf")
-        command(Job(name, bootstrap, source, settings.pop("master") or "local[*]", conf, as_json), **settings)
+        master = settings.pop("master") or "local[*]"
+        command(Job(name, bootstrap, source, master, conf, as_json, "topics" not in options), **settings)
 
-    return add_options(command, run, OPTIONS if has_range else {**OPTIONS, **RANGE_OPTIONS}, ["job"])
+    return add_options(command, run, options, ["job"])
 
 
 def _range(since: str, until: str, every: str) -> dict[str, str]:

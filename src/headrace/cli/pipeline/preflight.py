@@ -27,16 +27,26 @@ HERE = re.compile(r"local(\[(\d*[1-9]\d*|\*)(\s*,\s*\d+)?\])?|local-cluster\[\s*
 
 
 def check(
-    master: str, source: Mapping[str, Any], broker: str = "", written: Sequence[str] = (), *, shaped: bool = False
+    master: str,
+    source: Mapping[str, Any],
+    broker: str = "",
+    written: Sequence[str] = (),
+    *,
+    shaped: bool = False,
+    finds_topics: bool = False,
 ) -> None:
     """Raises where Java, the topics to read, or the broker for the results is missing, where the job would read topics
-    that it has `written`, and where options change the shape of a row, unless the job is `shaped` by them."""
+    that it has `written`, and where options change the shape of a row, unless the job is `shaped` by them. A job that
+    `finds_topics` itself needs a broker alone."""
     from headrace.pipeline.jobs.rounds import refuse_loop, refuse_shape, source_of
 
     if not shaped:
         refuse_shape(source["options"])
     check_java(master)
     check_master(master)
+    if finds_topics:
+        check_broker(source_of(**{**source, "pattern": source["pattern"] or ".*"}))
+        return
     check_topics(source)
     refuse_loop(source_of(**source), broker, written)
     if broker and broker != source["bootstrap"]:

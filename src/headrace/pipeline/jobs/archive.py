@@ -12,9 +12,7 @@ retention can wait for it (`retention.archive.group`).
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -23,12 +21,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import structlog
 
+from headrace.lake import PREFIX as LAKE
 from headrace.logs import log_like_a_library
 from headrace.pipeline import read_plan
 from headrace.pipeline.arrow_schema import FIELDS, HEADERS
 from headrace.pipeline.jobs import rounds
 from headrace.pipeline.jobs.folders import ARCHIVE, CHECKPOINT, check_folder
-from headrace.pipeline.manifest import check_root, newest, take_lock
+from headrace.pipeline.manifest import check_root, hold_lock, newest
 from headrace.pipeline.options import InvalidOption, Partition, SourceOptions, parse, parse_table_sink
 from headrace.pipeline.origin import Catalogue
 from headrace.pipeline.progress import count_waiting
@@ -128,7 +127,8 @@ def archive(
     sink |= {"path": target.url, "checkpointLocation": str(checkpoint) or f"{target.url}/{CHECKPOINT}"}
     job = _Job(sibling_session(spark), given, sink, target, every)
     stopping = stop or Event()
-    with _only_writer(target):
+    # Two jobs with one checkpoint would stop each other sooner or later; on one machine, sooner and in words.
+    with hold_lock(target.local):
         return rounds.through_outages(lambda: job.run(progress or (lambda _: None), stopping), every, stopping)
 
 
@@ -171,6 +171,8 @@ def check(sink: Mapping[str, str], every: float | None, checkpoint: str | Path =
     found = kind_of(target)
     if found not in ("", into.table):
         raise TableInvalid(f"{target.url} is an archive as {found}, not {into.table}: one folder is one")
+    if found and table.state().query.startswith(LAKE):
+        raise TableInvalid(f"{target.url} is the table of a topic, which `lake` writes: give another place")
     if root is not None and found and into.table != PARQUET:
         _refuse_unfinished(root, table)
     return target
@@ -185,17 +187,6 @@ def _refuse_unfinished(root: Path, table: Table) -> None:
             f"commit {last.number} of {root} is not in its table: an older version was killed there. Let that version "
             "archive once more, or archive to another folder."
         )
-
-
-@contextmanager
-def _only_writer(target: Target) -> Iterator[None]:
-    """Two jobs with one checkpoint would stop each other sooner or later; on one machine, sooner and in words."""
-    lock = take_lock(target.local) if target.local is not None else None
-    try:
-        yield
-    finally:
-        if lock is not None:
-            os.close(lock)
 
 
 @dataclass(frozen=True)

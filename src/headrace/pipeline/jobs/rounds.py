@@ -30,6 +30,9 @@ AWAY_SECONDS = 5.0
 # As Spark gives an error of one of its workers.
 AWAY = re.compile(r"headrace\.client\.errors\.(?:ConnectionLost|RequestTimeout): (.+)")
 
+# The last line of a worker's traceback: the error's class with its module, and its text.
+OURS = re.compile(r"^(?:.*\bException: |\s*)?headrace\.[\w.]+\.(\w+): (.+)$", re.MULTILINE)
+
 # Options of the source that say what a row is.
 SHAPING = ("columns", "valueFormat", "schema", "valueColumns", "badRows", "columnNameOfCorruptRecord")
 
@@ -136,7 +139,7 @@ def through_outages(work: Callable[[], T], every: float | None, stop: Event) -> 
         except Exception as error:
             if every is None or stop.is_set() or not is_outage(error):
                 raise
-            log.warning("the broker is away: the job begins again", seconds=AWAY_SECONDS, error=_short(error))
+            log.warning("the broker is away: the job begins again", seconds=AWAY_SECONDS, error=find_reason(error))
             stop.wait(AWAY_SECONDS)
 
 
@@ -145,9 +148,10 @@ def is_outage(error: BaseException) -> bool:
     return isinstance(error, ConnectionLost) or AWAY.search(str(error)) is not None
 
 
-def _short(error: BaseException) -> str:
-    found = AWAY.search(str(error))
-    return found[1].strip() if found else str(error)
+def find_reason(error: BaseException) -> str:
+    """An error in one line: that of Headrace which Spark has brought back from one of its workers, or its first."""
+    found = OURS.findall(str(error))
+    return found[-1][1].strip() if found else next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def ask(source: SourceOptions, what: Callable[[Catalogue], Awaitable[T]]) -> T:
