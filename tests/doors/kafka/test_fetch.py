@@ -14,7 +14,7 @@ from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, open_door, pro
 from tests.log.batches import marker
 from tests.waiting import SECONDS, until
 
-from headrace.doors.kafka import fetch_wire, sessions
+from headrace.doors.kafka import fetch, fetch_wire, sessions
 from headrace.log.interface import Topic
 from headrace.log.segment import Segment
 from headrace.log.segments import Segments
@@ -483,6 +483,48 @@ async def test_cold_partitions_are_loaded(tmp_path: Path) -> None:
         async with await Wire.open(door) as producer:
             await producer.produce(9, topic, batch_of(b"b"), index=1)
         assert values(await asyncio.wait_for(wire.receive("fetch", 12), SECONDS)) == [b"b"]
+
+
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "growing"])
+async def test_a_reply_holds_so_many_ranges_of_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: bool
+) -> None:
+    monkeypatch.setattr(fetch, "RANGES_MAX", 3)
+    looked_up: list[int] = []
+    find_place = Segments._find_place
+
+    def find(self: Segments, segment: Any, offset: int) -> None:
+        looked_up.append(offset)
+        find_place(self, segment, offset)
+
+    monkeypatch.setattr(Segments, "_find_place", find)
+    async with open_door(tmp_path, tail_bytes=1) as door, await Wire.open(door) as wire:
+        topic = await door.broker.topics.create("rain", 8, {"segment.bytes": str(1 << 20)})
+        for index in range(8):
+            await wire.produce(9, topic, batch_of(b"%d" % index), index=index)
+            for _ in range(2 * closed):
+                # Fills the segment.
+                await wire.produce(9, topic, batch_of(bytes(900_000)), index=index)
+    async with open_door(tmp_path, tail_bytes=1) as door, await Wire.open(door) as wire:
+        topic = door.broker.topics.all["rain"]
+        fields = fetch_fields(*((topic, index, 0) for index in range(8)), session_epoch=0, max_wait=60_000)
+        for each in fields["topics"]:
+            each["partitions"][0]["partition_max_bytes"] = 1_000
+        # More than a reply has room for, and not waited for: there is more.
+        fields["min_bytes"] = 1 << 20
+        found: dict[int, list[bytes | None]] = {}
+        for epoch in range(3):
+            reply = await asyncio.wait_for(wire.ask("fetch", 12, **fields), SECONDS)
+            read = {each.partition_index: values(reply, 0, at) for at, each in enumerate(reply.responses[0].partitions)}
+            full = {index: some for index, some in read.items() if some}
+            assert len(full) == (3 if epoch < 2 else 2)
+            assert len(looked_up) <= 3 * (epoch + 1)
+            found |= full
+            ahead = [(topic, index, topic.partitions[index].end) for index in full]
+            fields |= fetch_fields(*ahead, session_epoch=epoch + 1, session_id=reply.session_id, max_wait=60_000)
+            fields["min_bytes"] = 1
+        assert found == {index: [b"%d" % index] for index in range(8)}
+        assert pins() == 0
 
 
 async def test_a_fetch_quota_throttles(tmp_path: Path) -> None:

@@ -48,6 +48,9 @@ SESSION_TOPIC_ID_ERROR = 106
 # A place that was looked up off the loop may be forgotten before it is read, under many readers; then it is looked up
 # again, so often at most, before the client is asked to come back.
 WARM_ROUNDS = 3
+# The ranges of files in one reply, and the places that are looked up for it. What lies in further partitions comes with
+# the next one: a client may ask for more of them than there are descriptors, or places that are kept.
+RANGES_MAX = 256
 
 
 def begin(
@@ -209,26 +212,27 @@ class FetchCall:
         request = self._request
         left = min(request.max_bytes, self._connection.door.settings.fetch_max_bytes)
         at_least_one = True
-        size = 0
+        size = ranges = 0
         ready = request.max_wait <= 0
         results: list[Result] = []
         self._results = results
         self.cold = []
         for entry in self._entries:
-            result = self._read(entry, left, at_least_one)
+            result = self._read(entry, left, at_least_one, ranges + len(self.cold) < RANGES_MAX)
             results.append(result)
-            if result.error or result.diverging is not None:
+            if result.error or result.diverging is not None or result.left_out:
                 ready = True
             elif result.chunk is not None:
                 at_least_one = False
                 size += result.chunk.available
+                ranges += len(result.chunk.ranges)
                 left = max(left - result.chunk.size, 0)
         if not self.cold and (ready or size >= request.min_bytes or not results):
             return True
         self._drop()
         return False
 
-    def _read(self, entry: FetchPartition, left: int, at_least_one: bool) -> Result:
+    def _read(self, entry: FetchPartition, left: int, at_least_one: bool, has_room: bool) -> Result:
         topic = entry.topic
         if topic is not None and topic.deleted:
             topic = entry.topic = None
@@ -259,6 +263,9 @@ class FetchCall:
                 return result
         # Most partitions of a long poll have nothing new: see that without asking the log.
         if entry.offset == (stable if committed else high):
+            return result
+        if not has_room:
+            result.left_out = True
             return result
         try:
             limit = min(entry.max_bytes, left)

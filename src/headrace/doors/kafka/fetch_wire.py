@@ -81,7 +81,7 @@ class Request:
 class Result:
     """What is answered for one partition."""
 
-    __slots__ = ("aborted", "chunk", "diverging", "entry", "error", "high", "stable", "start")
+    __slots__ = ("aborted", "chunk", "diverging", "entry", "error", "high", "left_out", "stable", "start")
 
     def __init__(self, entry: FetchPartition, error: int = 0) -> None:
         self.entry = entry
@@ -92,6 +92,8 @@ class Result:
         self.chunk: Chunk | None = None
         self.aborted: Sequence[AbortedTransaction] | None = None
         self.diverging: tuple[int, int] | None = None
+        self.left_out = False
+        """There is more, for which the reply has no room."""
 
 
 def parse(buffer: bytearray, at: int, end: int, version: int, array_max: int) -> Request:
