@@ -43,6 +43,8 @@ class Scripted:
         self.etcd_cluster = etcd_cluster
         self.requests: list[tuple[str, dict[str, Any], str]] = []
         """Path, body and token of all but those for the status."""
+        self.is_mute = False
+        """Accepts connections, and answers nothing, as a process that is stopped."""
         self.connections = 0
         self.writers: list[asyncio.StreamWriter] = []
         self.address = ("127.0.0.1", 0)
@@ -77,8 +79,10 @@ class Scripted:
         fields = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:] if line)
         body = json.loads(await reader.readexactly(int(fields["content-length"])))
         path = head.split(" ")[1]
-        if path == STATUS:
-            answer: object = {"header": {"cluster_id": self.etcd_cluster}, "version": self.version}
+        if self.is_mute:
+            answer: object = SILENT
+        elif path == STATUS:
+            answer = {"header": {"cluster_id": self.etcd_cluster}, "version": self.version}
         else:
             self.requests.append((path, body, fields.get("authorization", "")))
             answer = self.answer(path, body)

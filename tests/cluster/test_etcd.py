@@ -96,6 +96,8 @@ async def test_a_read_without_a_good_answer_goes_to_the_next_member_which_then_s
         assert (await etcd.read_prefix("a/")).revision == 7
         assert len(first.requests) == 1
         assert len(second.requests) == 2
+        with pytest.raises(EtcdUnavailable):
+            await Etcd([first.address]).read("a")
 
 
 async def test_an_answer_is_bounded() -> None:

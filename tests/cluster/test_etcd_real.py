@@ -180,11 +180,11 @@ async def test_users(etcd_peers: Peers) -> None:
             ("/v3/auth/user/grant", {"user": "root", "role": "root"}),
             ("/v3/auth/user/add", {"name": "stranger", "password": "pw"}),
         ):
-            await root._ask(path, body)
+            await root._ask(path, body, dict)
     async with client(peers, user="root", password="pw") as etcd:
         # Users are not asked for yet.
         assert isinstance(await etcd.swap("/h/k", 0, b"one"), Swapped)
-        await etcd._ask("/v3/auth/enable", {})
+        await etcd._ask("/v3/auth/enable", {}, dict)
         with pytest.raises(EtcdRejected, match="asks for a user and a password"):
             await Etcd([("127.0.0.1", peers.members[0].port)]).read("/h/k")
         with pytest.raises(EtcdRejected, match="the user or the password is wrong"):

@@ -69,3 +69,23 @@ def test_silence_is_left_in_virtual_time() -> None:
         other.stop()
 
     assert world.run(main) is Ending.DONE
+
+
+def test_a_member_that_says_nothing_from_the_start_was_sent_nothing() -> None:
+    world = World(1)
+
+    async def main(runtime: Runtime) -> None:
+        mute, other = Scripted(lambda *_: SILENT), Scripted(lambda *_: {"header": header(3), "succeeded": True})
+        mute.is_mute = True
+        await mute.start()
+        await other.start()
+        etcd = Etcd([mute.address, other.address], attempt_seconds=100)
+        assert await etcd.swap("k", 1, b"x") == Swapped(3)
+        versions = await etcd.versions()
+        assert [each for each in versions.values() if each == "3.5.9"]
+        assert [each for each in versions.values() if "did not answer within 100 s" in each]
+        await etcd.close()
+        mute.stop()
+        other.stop()
+
+    assert world.run(main) is Ending.DONE

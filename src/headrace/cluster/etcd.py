@@ -19,8 +19,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from base64 import b64decode, b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -124,9 +123,7 @@ class Etcd:
         return await self._range(_range_of(prefix))
 
     async def _range(self, body: Mapping[str, Any]) -> View:
-        answer = await self._ask("/v3/kv/range", body)
-        with _reading():
-            return View(_revision(answer), {entry.key: entry for entry in map(_entry, answer.get("kvs", ()))})
+        return await self._ask("/v3/kv/range", body, _view)
 
     async def swap(self, key: str, revision: int, value: bytes | None, *, lease: int = 0) -> Outcome:
         """Give a key a new value, or delete it (None), if its revision is still the one that was seen; 0 is the
@@ -142,12 +139,9 @@ class Etcd:
             "failure": [{"request_range": {"key": encoded}}],
         }
         try:
-            answer = await self._try_members(lambda member: self._call(member, "/v3/kv/txn", body), repeatable=False)
-            with _reading():
-                if answer.get("succeeded"):
-                    return Swapped(_revision(answer))
-                found = answer["responses"][0]["response_range"].get("kvs", ())
-                return Refused(_entry(found[0]) if found else None)
+            return await self._try_members(
+                lambda member: self._call(member, "/v3/kv/txn", body, _outcome), repeatable=False
+            )
         except OutcomeUnknown as error:
             return Unknown(str(error))
 
@@ -156,20 +150,16 @@ class Etcd:
     async def grant(self, seconds: int) -> int:
         """The id of a new lease. Raises EtcdError."""
         # One whose answer is lost holds no key, and expires.
-        answer = await self._ask("/v3/lease/grant", {"TTL": str(seconds)})
-        with _reading():
-            return int(answer["ID"])
+        return await self._ask("/v3/lease/grant", {"TTL": str(seconds)}, lambda answer: int(answer["ID"]))
 
     async def keep_alive(self, lease: int) -> bool:
         """Begin a lease's time anew; whether the lease was still there. Raises EtcdError."""
-        answer = await self._ask("/v3/lease/keepalive", {"ID": str(lease)})
-        with _reading():
-            return int(answer.get("TTL", 0)) > 0
+        return await self._ask("/v3/lease/keepalive", {"ID": str(lease)}, lambda answer: int(answer.get("TTL", 0)) > 0)
 
     async def revoke(self, lease: int) -> None:
         """End a lease, and delete the keys that live by it. Raises EtcdError."""
         try:
-            await self._ask("/v3/lease/revoke", {"ID": str(lease)})
+            await self._ask("/v3/lease/revoke", {"ID": str(lease)}, lambda answer: None)
         except Rejected as error:
             if error.grpc_code != NOT_FOUND:
                 raise
@@ -193,7 +183,7 @@ class Etcd:
         found = {}
         for member in sorted(self._members):
             try:
-                gateway = await self._open(member)
+                gateway = await self._ready(member)
             except EtcdError as error:
                 found[format_address(*member)] = str(error)
             else:
@@ -201,9 +191,9 @@ class Etcd:
                 gateway.close()
         return found
 
-    async def _ask(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to a request that may be carried out twice."""
-        return await self._try_members(lambda member: self._call(member, path, body))
+    async def _ask(self, path: str, body: Mapping[str, Any], read: Callable[[dict[str, Any]], T]) -> T:
+        """What is read of the answer to a request that may be carried out twice."""
+        return await self._try_members(lambda member: self._call(member, path, body, read))
 
     async def _try_members(self, attempt: Callable[[Address], Awaitable[T]], *, repeatable: bool = True) -> T:
         """What an attempt at the first member that answers gives. After an attempt whose outcome is unknown the next
@@ -222,17 +212,23 @@ class Etcd:
                 self._members.append(member)
                 if isinstance(error, OutcomeUnknown) and not repeatable:
                     raise
-        if len(failures) == 1:
+        if len(failures) == 1 and not isinstance(failures[0], OutcomeUnknown):
             raise failures[0]
+        if len(failures) == 1:
+            raise EtcdUnavailable(str(failures[0]))
         raise EtcdUnavailable(f"no member of etcd can be used: {'; '.join(map(str, failures))}")
 
-    async def _call(self, member: Address, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def _call(
+        self, member: Address, path: str, body: Mapping[str, Any], read: Callable[[dict[str, Any]], T]
+    ) -> T:
         gateway = await self._ready(member)
         try:
             async with asyncio.timeout(self._attempt_seconds):
-                return await self._call_as_user(gateway, path, body)
+                return read(await self._call_as_user(gateway, path, body))
         except TimeoutError:
             raise OutcomeUnknown(f"{gateway.address} did not answer within {self._attempt_seconds:g} s") from None
+        except (ValueError, TypeError, LookupError, AttributeError):
+            raise OutcomeUnknown(f"{gateway.address} gave an answer that lacks what it must have") from None
         finally:
             idle = self._idle[member]
             if gateway.is_usable and len(idle) < IDLE_MAX:
@@ -328,10 +324,12 @@ def _revision(answer: Mapping[str, Any]) -> int:
     return int(answer["header"]["revision"])
 
 
-@contextmanager
-def _reading() -> Iterator[None]:
-    """Turn what an answer lacks into an error."""
-    try:
-        yield
-    except (ValueError, TypeError, LookupError, AttributeError):
-        raise OutcomeUnknown("etcd gave an answer that cannot be read") from None
+def _view(answer: Mapping[str, Any]) -> View:
+    return View(_revision(answer), {entry.key: entry for entry in map(_entry, answer.get("kvs", ()))})
+
+
+def _outcome(answer: Mapping[str, Any]) -> Outcome:
+    if answer.get("succeeded"):
+        return Swapped(_revision(answer))
+    found = answer["responses"][0]["response_range"].get("kvs", ())
+    return Refused(_entry(found[0]) if found else None)
