@@ -43,6 +43,8 @@ class Scripted:
         self.etcd_cluster = etcd_cluster
         self.requests: list[tuple[str, dict[str, Any], str]] = []
         """Path, body and token of all but those for the status."""
+        self.is_closed = False
+        """Its status is for root alone, as from etcd 3.6 on."""
         self.is_mute = False
         """Accepts connections, and answers nothing, as a process that is stopped."""
         self.connections = 0
@@ -77,10 +79,14 @@ class Scripted:
     async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         fields = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:] if line)
-        body = json.loads(await reader.readexactly(int(fields["content-length"])))
+        body = json.loads(await reader.readexactly(int(fields["content-length"])) or b"{}")
         path = head.split(" ")[1]
         if self.is_mute:
             answer: object = SILENT
+        elif path == STATUS and self.is_closed:
+            answer = (403, {"code": 7, "message": "etcdserver: permission denied"})
+        elif path == "/version":
+            answer = {"etcdserver": self.version, "etcdcluster": "3.0.0"}
         elif path == STATUS:
             answer = {"header": {"cluster_id": self.etcd_cluster}, "version": self.version}
         else:

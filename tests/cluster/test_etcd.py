@@ -131,6 +131,19 @@ async def test_without_any_member_nothing_is_changed_and_each_is_named() -> None
         await Etcd([("a..b", 1)]).read("k")
 
 
+async def test_with_patience_a_member_that_was_reached_is_asked_again() -> None:
+    answers = [FAILURES["no leader"], CUT, FAILURES["unavailable"], {"header": header()}]
+    async with members(lambda *_: answers.pop(0), patience_seconds=40) as (etcd, [server]):
+        assert (await etcd.read_prefix("a/")).revision == 7
+        server.answer = lambda *_: CUT
+        assert isinstance(await etcd.swap("k", 5, b"new"), Unknown)
+        assert len(server.requests) == 5
+        # One that is not reached is reported at once.
+        server.stop()
+        with pytest.raises(EtcdUnavailable, match="Connection refused"):
+            await etcd.read("k")
+
+
 async def test_a_final_answer_is_an_error_and_changes_nothing() -> None:
     space = {"code": 8, "message": "etcdserver: mvcc: database space exceeded"}
     async with members(lambda *_: (429, space), swapped) as (etcd, [first, second]):
@@ -167,6 +180,20 @@ async def test_members_of_two_etcds_are_never_mixed() -> None:
         with pytest.raises(EtcdUnavailable, match="belongs to another etcd"):
             await etcd.read("k")
         assert second.requests == []
+
+
+async def test_a_user_who_may_not_ask_for_the_status_learns_the_version_otherwise() -> None:
+    async with members(empty, empty) as (etcd, [first, second]):
+        first.is_closed = second.is_closed = True
+        first.version = "3.4.1"
+        await etcd.read("k")
+        assert (first.paths(), second.paths()) == ([], ["/v3/kv/range"])
+        assert "3.5.9" in (await etcd.versions()).values()
+        # It belongs to another etcd, as its first answer shows.
+        second.answer = lambda *_: {"header": {**header(), "cluster_id": "2"}, "succeeded": True}
+        first.version, first.answer = "3.6.0", swapped
+        assert await etcd.swap("k", 1, b"x") == Swapped(8)
+        assert second.paths()[1:] == ["/v3/kv/txn"]
 
 
 async def test_connections_are_kept_and_one_that_was_closed_is_not_used() -> None:

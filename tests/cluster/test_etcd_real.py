@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +17,26 @@ from tests.waiting import until
 
 from headrace.client.tls import client_context
 from headrace.cluster.errors import EtcdError, EtcdRejected, EtcdUnavailable
-from headrace.cluster.etcd import Etcd, Outcome, Refused, Swapped, Unknown, View
+from headrace.cluster.etcd import Etcd, Outcome, Refused, Swapped, Unknown, View, _range_of
 from headrace.cluster.watcher import Watcher
 
 pytestmark = pytest.mark.etcd
 
 
 @asynccontextmanager
-async def client(peers: EtcdPeers, **options: Any) -> AsyncIterator[Etcd]:
+async def client(peers: EtcdPeers, key: str = "x", **options: Any) -> AsyncIterator[Etcd]:
     """One that every member has answered, and so has a leader."""
     etcd = Etcd([("127.0.0.1", member.port) for member in peers.members], **options)
     try:
-        await until(lambda: answers(etcd))
+        await until(lambda: answers(etcd, key))
         yield etcd
     finally:
         await etcd.close()
 
 
-async def answers(etcd: Etcd) -> bool:
+async def answers(etcd: Etcd, key: str = "x") -> bool:
     try:
-        await etcd.read("x")
+        await etcd.read(key)
     except EtcdUnavailable:
         return False
     return True
@@ -179,6 +179,10 @@ async def test_users(etcd_peers: Peers) -> None:
             ("/v3/auth/role/add", {"name": "root"}),
             ("/v3/auth/user/grant", {"user": "root", "role": "root"}),
             ("/v3/auth/user/add", {"name": "stranger", "password": "pw"}),
+            ("/v3/auth/user/add", {"name": "node", "password": "pw"}),
+            ("/v3/auth/role/add", {"name": "headrace"}),
+            ("/v3/auth/role/grant", {"name": "headrace", "perm": {"permType": "READWRITE", **_range_of("/h/")}}),
+            ("/v3/auth/user/grant", {"user": "node", "role": "headrace"}),
         ):
             await root._ask(path, body, dict)
     async with client(peers, user="root", password="pw") as etcd:
@@ -198,6 +202,18 @@ async def test_users(etcd_peers: Peers) -> None:
         assert etcd._token
         etcd._token = "no.1"
         assert isinstance(await etcd.swap("/h/l", 0, b"two"), Swapped)
+    # One with the rights that a node needs, and no others.
+    async with client(peers, key="/h/x", user="node", password="pw") as etcd:
+        assert list((await etcd.versions()).values()) == [peers.version]
+        lease = await etcd.grant(60)
+        assert isinstance(await etcd.swap("/h/n", 0, b"here", lease=lease), Swapped)
+        assert await etcd.keep_alive(lease)
+        assert set((await etcd.read_prefix("/h/")).entries) == {"/h/k", "/h/l", "/h/n"}
+        async with aclosing(etcd.watch("/h/")) as changes:
+            await anext(changes)
+        with pytest.raises(EtcdRejected, match="no right"):
+            await etcd.read("/i")
+        await etcd.revoke(lease)
 
 
 async def test_tls_with_client_certificates(etcd_peers: Peers, tmp_path: Path) -> None:

@@ -29,6 +29,8 @@ app = typer.Typer(help="A cluster of nodes, and what etcd keeps of it.", no_args
 
 INT32_MAX = (1 << 31) - 1
 DEFAULT_GROUP = "main"
+# Longer than an election inside of etcd takes.
+PATIENCE_SECONDS = 10.0
 
 OPTIONS: Options = {
     "cluster": (
@@ -157,7 +159,7 @@ def with_etcd(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[...
         password = _read_password(etcd_password_file) if etcd_password_file else ""
 
         async def connected() -> None:
-            etcd = Etcd(url.members, tls=tls, user=etcd_user, password=password)
+            etcd = Etcd(url.members, tls=tls, user=etcd_user, password=password, patience_seconds=PATIENCE_SECONDS)
             try:
                 await command(
                     context=Context(etcd, Keys(url.name), group, output_json or output is Format.JSON), **arguments

@@ -6,8 +6,9 @@ the next member until one answers.
 
 What is called, all of it by POST with JSON, keys and values in base64, 64-bit numbers as text:
 
-    /v3/maintenance/status      on each new connection: version, and the id of the etcd cluster
     /v3/auth/authenticate       a token for a user
+    /v3/maintenance/status      on each new connection: version, and the id of the etcd cluster; where the user may not
+                                ask for that, GET /version
     /v3/kv/range                reads, linearizable
     /v3/kv/txn                  compare-and-swap of one key by its revision
     /v3/lease/grant, keepalive, revoke
@@ -29,6 +30,8 @@ from headrace.cluster.gateway import NOT_FOUND, Gateway, Rejected, connect
 
 # For one request to one member, with connecting to it. Below the shortest lease, so that two members are asked in one.
 ATTEMPT_SECONDS = 1.0
+# Between two rounds through the members.
+PAUSE_SECONDS = 0.2
 # Of one member; others are closed after their request.
 IDLE_MAX = 4
 # etcd answers this where users are not asked for, and a user is configured: as its own client, this one goes on.
@@ -96,7 +99,9 @@ class Etcd:
         user: str = "",
         password: str = "",
         attempt_seconds: float = ATTEMPT_SECONDS,
+        patience_seconds: float = 0.0,
     ) -> None:
+        """With patience, members that are reached and cannot answer are asked again."""
         self._members = list(members)
         """The next one to ask is the first."""
         self._tls = tls
@@ -104,8 +109,10 @@ class Etcd:
         self._password = password
         self._token = ""
         self._attempt_seconds = attempt_seconds
+        self._patience_seconds = patience_seconds
         self._idle: dict[Address, list[Gateway]] = {member: [] for member in members}
         self._etcd_cluster = ""
+        """The id of the one that answered first."""
 
     async def close(self) -> None:
         """Close the idle connections."""
@@ -198,25 +205,31 @@ class Etcd:
     async def _try_members(self, attempt: Callable[[Address], Awaitable[T]], *, repeatable: bool = True) -> T:
         """What an attempt at the first member that answers gives. After an attempt whose outcome is unknown the next
         member is tried only if the request is repeatable."""
-        failures: list[EtcdError] = []
-        for member in list(self._members):
-            try:
-                return await attempt(member)
-            except Rejected:
-                raise
-            except EtcdError as error:
-                failures.append(error)
-                self._close_idle(member)
-                # Others may have tried it at the same time, and have moved it already.
-                self._members.remove(member)
-                self._members.append(member)
-                if isinstance(error, OutcomeUnknown) and not repeatable:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._patience_seconds
+        while True:
+            failures: list[EtcdError] = []
+            for member in list(self._members):
+                try:
+                    return await attempt(member)
+                except Rejected:
                     raise
-        if len(failures) == 1 and not isinstance(failures[0], OutcomeUnknown):
+                except EtcdError as error:
+                    failures.append(error)
+                    self._close_idle(member)
+                    # Others may have tried it at the same time, and have moved it already.
+                    self._members.remove(member)
+                    self._members.append(member)
+                    if isinstance(error, OutcomeUnknown) and not repeatable:
+                        raise
+            # A member that was reached will answer, once etcd has elected its leader.
+            if loop.time() >= until or not any(isinstance(error, OutcomeUnknown) for error in failures):
+                break
+            await asyncio.sleep(PAUSE_SECONDS)
+        if len(failures) == 1 and isinstance(failures[0], EtcdRejected):
             raise failures[0]
-        if len(failures) == 1:
-            raise EtcdUnavailable(str(failures[0]))
-        raise EtcdUnavailable(f"no member of etcd can be used: {'; '.join(map(str, failures))}")
+        reasons = "; ".join(map(str, failures))
+        raise EtcdUnavailable(reasons if len(failures) == 1 else f"no member of etcd can be used: {reasons}")
 
     async def _call(
         self, member: Address, path: str, body: Mapping[str, Any], read: Callable[[dict[str, Any]], T]
@@ -224,7 +237,9 @@ class Etcd:
         gateway = await self._ready(member)
         try:
             async with asyncio.timeout(self._attempt_seconds):
-                return read(await self._call_as_user(gateway, path, body))
+                answer = await self._as_user(gateway, lambda token: gateway.call(path, body, token))
+                self._check_cluster(gateway, answer)
+                return read(answer)
         except TimeoutError:
             raise OutcomeUnknown(f"{gateway.address} did not answer within {self._attempt_seconds:g} s") from None
         except (ValueError, TypeError, LookupError, AttributeError):
@@ -236,23 +251,19 @@ class Etcd:
             else:
                 gateway.close()
 
-    async def _call_as_user(self, gateway: Gateway, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        try:
-            return await gateway.call(path, body, self._token)
-        except Rejected as error:
-            if not self._token or not error.is_token_invalid:
-                raise
-        self._token = ""
-        await self._authenticate(gateway)
-        return await gateway.call(path, body, self._token)
-
     async def _ready(self, member: Address) -> Gateway:
-        """A connection that the user's token, if there is a user, goes with."""
+        """A connection that the user's token, if there is a user, goes with: an idle one, or a new one."""
+        idle = self._idle[member]
+        while idle:
+            gateway = idle.pop()
+            if gateway.is_usable:
+                return gateway
+            gateway.close()
         try:
             async with asyncio.timeout(self._attempt_seconds):
-                gateway = await self._open(member)
+                gateway = await connect(*member, self._tls)
                 try:
-                    await self._authenticate(gateway)
+                    await self._introduce(gateway)
                 except BaseException:
                     gateway.close()
                     raise
@@ -262,24 +273,32 @@ class Etcd:
                 f"{format_address(*member)} did not answer within {self._attempt_seconds:g} s"
             ) from None
 
-    async def _open(self, member: Address) -> Gateway:
-        """An idle connection, or a new one."""
-        idle = self._idle[member]
-        while idle:
-            gateway = idle.pop()
-            if gateway.is_usable:
-                return gateway
-            gateway.close()
-        gateway = await connect(*member, self._tls)
-        self._etcd_cluster = self._etcd_cluster or gateway.etcd_cluster
-        if gateway.etcd_cluster != self._etcd_cluster:
-            gateway.close()
-            # Swaps in two clusters would exclude nothing.
+    async def _introduce(self, gateway: Gateway) -> None:
+        """Have the user and the member known to each other."""
+        await self._authenticate(gateway)
+        self._check_cluster(gateway, await self._as_user(gateway, gateway.identify))
+
+    def _check_cluster(self, gateway: Gateway, answer: Mapping[str, Any]) -> None:
+        """Refuse an answer of another etcd than the first one's: swaps in two of them would exclude nothing."""
+        header = answer.get("header")
+        found = str(header.get("cluster_id", "")) if isinstance(header, dict) else ""
+        self._etcd_cluster = self._etcd_cluster or found
+        if found not in ("", self._etcd_cluster):
             raise EtcdRejected(
-                f"{gateway.address} belongs to another etcd ({gateway.etcd_cluster}) than the members before it "
+                f"{gateway.address} belongs to another etcd ({found}) than the members before it "
                 f"({self._etcd_cluster}). List the members of one etcd."
             )
-        return gateway
+
+    async def _as_user(self, gateway: Gateway, ask: Callable[[str], Awaitable[T]]) -> T:
+        """Ask with the user's token; with a new one if that is no longer good."""
+        try:
+            return await ask(self._token)
+        except Rejected as error:
+            if not self._token or not error.is_token_invalid:
+                raise
+        self._token = ""
+        await self._authenticate(gateway)
+        return await ask(self._token)
 
     async def _authenticate(self, gateway: Gateway) -> None:
         if not self._user or self._token:

@@ -29,8 +29,8 @@ OLDEST = (3, 4, 14)
 RECOMMENDED = "3.5 or newer is recommended"
 
 # gRPC's codes for an answer that is final: the request was not carried out, and will not be.
-INVALID_ARGUMENT, NOT_FOUND, UNAUTHENTICATED = 3, 5, 16
-FINAL = frozenset({INVALID_ARGUMENT, NOT_FOUND, 7, 8, 9, 11, 12, UNAUTHENTICATED})
+NOT_FOUND, PERMISSION_DENIED, UNAUTHENTICATED = 5, 7, 16
+FINAL = frozenset({3, NOT_FOUND, PERMISSION_DENIED, 8, 9, 11, 12, UNAUTHENTICATED})
 # Users and roles have changed since the token was issued.
 TOKEN_OUTDATED = "revision of auth store is old"
 
@@ -73,8 +73,6 @@ class Gateway:
     def __init__(self, address: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.address = address
         self.version = ""
-        self.etcd_cluster = ""
-        """The id of the etcd cluster that the member belongs to."""
         self._reader = reader
         self._writer = writer
         self._http = h11.Connection(h11.CLIENT)
@@ -86,20 +84,25 @@ class Gateway:
         idle = self._http.our_state is h11.IDLE and self._http.their_state is h11.IDLE
         return idle and not self._reader.at_eof() and not self._writer.is_closing()
 
-    async def identify(self) -> None:
-        """Learn version and cluster of the member. Raises EtcdRejected for one that cannot be used, EtcdUnavailable
-        for one that does not answer."""
+    async def identify(self, token: str) -> dict[str, Any]:
+        """Learn the member's version; its answer has the id of its etcd cluster, if the user may know. Raises
+        EtcdRejected for one that cannot be used, EtcdUnavailable for one that does not answer."""
         try:
-            answer = await self.call("/v3/maintenance/status", {})
+            try:
+                answer = await self.call("/v3/maintenance/status", {}, token)
+                self.version = str(answer.get("version", ""))
+            except Rejected as error:
+                if error.grpc_code != PERMISSION_DENIED:
+                    raise
+                # From 3.6 on the status is for root alone. The version is for all; the cluster's id is not in it.
+                answer = await self.call("/version")
+                self.version = str(answer.get("etcdserver", ""))
         except OutcomeUnknown as error:
             # A question that changes nothing. To one that does not speak TLS, etcd closes the connection at once.
             is_plain = self._is_closed and self._writer.get_extra_info("ssl_object") is None
             raise EtcdUnavailable(f"{error}{'. Does it speak TLS? Use etcds://.' if is_plain else ''}") from None
-        self.version = str(answer.get("version", ""))
-        header = answer.get("header")
-        self.etcd_cluster = str(header.get("cluster_id", "")) if isinstance(header, dict) else ""
         numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", self.version)
-        if numbers is None or not self.etcd_cluster:
+        if numbers is None:
             raise EtcdRejected(f"{self.address} does not answer as etcd does. Is that etcd's client port?")
         if tuple(map(int, numbers.groups())) < OLDEST:
             oldest = ".".join(map(str, OLDEST))
@@ -107,8 +110,9 @@ class Gateway:
                 f"{self.address} is etcd {self.version}, which is too old: leases expire there although they are kept "
                 f"alive. Use {oldest} at least; {RECOMMENDED}."
             )
+        return answer
 
-    async def call(self, path: str, body: Mapping[str, Any], token: str = "") -> dict[str, Any]:
+    async def call(self, path: str, body: Mapping[str, Any] | None = None, token: str = "") -> dict[str, Any]:
         """The answer to a request. Raises Rejected for an answer that is final, and OutcomeUnknown where the request
         may have been carried out, or may still be."""
         answers = [answer async for answer in self.stream(path, body, token)]
@@ -116,11 +120,12 @@ class Gateway:
             raise OutcomeUnknown(f"{self.address} gave an empty answer")
         return answers[0]
 
-    async def stream(self, path: str, body: Mapping[str, Any], token: str = "") -> AsyncIterator[dict[str, Any]]:
-        """The JSON values of an answer, as they come: one for most requests, one for each event of a watch."""
+    async def stream(self, path: str, body: Mapping[str, Any] | None, token: str) -> AsyncIterator[dict[str, Any]]:
+        """The JSON values of an answer, as they come: one for most requests, one for each event of a watch. A request
+        without a body is a GET."""
         failure = None
         try:
-            self._send(path, json.dumps(body).encode(), token)
+            self._send(path, b"" if body is None else json.dumps(body).encode(), token)
             async for value in self._values():
                 if isinstance(value, EtcdError):
                     # The rest of the answer is read, so that the connection can be used again.
@@ -149,7 +154,8 @@ class Gateway:
             ("Content-Length", str(len(body))),
             *((("Authorization", token),) if token else ()),
         ]
-        events = (h11.Request(method="POST", target=path, headers=headers), h11.Data(data=body), h11.EndOfMessage())
+        method = "POST" if body else "GET"
+        events = (h11.Request(method=method, target=path, headers=headers), h11.Data(data=body), h11.EndOfMessage())
         self._writer.write(b"".join(self._http.send(event) or b"" for event in events))
 
     async def _values(self) -> AsyncIterator[dict[str, Any] | EtcdError]:
@@ -219,7 +225,7 @@ class Gateway:
 
 
 async def connect(host: str, port: int, tls: ssl.SSLContext | None) -> Gateway:
-    """Connect to a member and identify it. Raises EtcdUnavailable, or EtcdRejected."""
+    """Connect to a member. Raises EtcdUnavailable."""
     address = format_address(host, port)
     try:
         reader, writer = await asyncio.open_connection(
@@ -231,13 +237,7 @@ async def connect(host: str, port: int, tls: ssl.SSLContext | None) -> Gateway:
         raise EtcdUnavailable(f"TLS with {address} failed: {_tls_reason(error)}") from None
     except OSError as error:
         raise EtcdUnavailable(f"cannot reach {address}: {_reason(error)}") from None
-    gateway = Gateway(address, reader, writer)
-    try:
-        await gateway.identify()
-    except BaseException:
-        gateway.close()
-        raise
-    return gateway
+    return Gateway(address, reader, writer)
 
 
 def _reason(error: OSError) -> str:
