@@ -67,6 +67,9 @@ OWN = [
     "retention",
     "retention.archive",
     "retention.archive.group",
+    "rocketmq.perm",
+    "rocketmq.read.queues",
+    "rocketmq.write.queues",
 ]
 
 
@@ -221,7 +224,7 @@ def test_every_honoured_setting_reaches_the_log() -> None:
         "segment.bytes": "1048577",
     }
     acted_on_elsewhere = {"remote.storage.enable", "consumed.pinned.segments", "delay", "queues.paused", "retention"}
-    others = ("overflow", "deduplication", "retention.archive", "lake")
+    others = ("overflow", "deduplication", "retention.archive", "lake", "rocketmq")
     acted_on_elsewhere |= {name for name in SETTINGS if name.startswith(others)}
     for setting in SETTINGS.values():
         changed = (

@@ -19,6 +19,7 @@ from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.publish import Publisher
 from headrace.broker.queues import Queues
 from headrace.broker.redrive import Redrive
+from headrace.broker.rocketmq import RocketMqState
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.slow_readers import SlowReaders
 from headrace.broker.timer import Timer
@@ -55,6 +56,7 @@ class Broker:
             runtime, log, self.topics, self.timer, self.deduplication, self.overflow, self.transactions, self.metrics
         )
         self.prepared = PreparedMessages(runtime, log, self.topics, self.publisher, config)
+        self.rocketmq = RocketMqState(runtime, log, self.topics, config)
         self.slow_readers = SlowReaders(log, self.groups, self.queues, self.metrics, config)
         self.archived = Archived(runtime, log, self.groups, self.slow_readers, config)
         self.consumed = Consumed(log, self.queues, self.slow_readers, config)

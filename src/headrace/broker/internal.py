@@ -17,10 +17,11 @@ from headrace.format import records
 INTERNAL = frozenset(
     (
         *("__consumer_offsets", "__transaction_state", "__share_group_state"),
-        *("__deliveries", "__queues", "__timers", "__half", "__deduplication", "__configs", "__apps"),
+        *("__deliveries", "__queues", "__timers", "__half", "__deduplication", "__configs", "__apps", "__rocketmq"),
     )
 )
 EVENTS = "__deliveries"
+ROCKETMQ = "__rocketmq"
 EVENTS_SETTINGS = frozenset(("retention.ms", "retention.bytes", "segment.ms", "segment.bytes"))
 # What the topics begin with to which a queue moves messages that would pin its own topic's segments.
 PARKED = "__parked-"

@@ -333,6 +333,27 @@ _HONOURED = (
         "log.retention.ms",
     ),
     Setting(
+        "rocketmq.perm",
+        Kind.INT,
+        "6",
+        "Headrace's own. What RocketMQ's clients may do with the topic: the sum of 4 (read) and 2 (write).",
+        at_least(0, 7),
+    ),
+    Setting(
+        "rocketmq.read.queues",
+        Kind.INT,
+        "-1",
+        "Headrace's own. How many partitions, from the first on, RocketMQ's consumers read; -1: all.",
+        none_or_at_least(1),
+    ),
+    Setting(
+        "rocketmq.write.queues",
+        Kind.INT,
+        "-1",
+        "Headrace's own. How many partitions, from the first on, RocketMQ's producers write to; -1: all.",
+        none_or_at_least(1),
+    ),
+    Setting(
         "segment.bytes",
         Kind.INT,
         str(1 << 30),

@@ -14,6 +14,7 @@ protocol.py      requests, answers and refusals
 subscription.py  the topics in a consumer's metadata
 answers.py       answers for a whole group, some in a turn of the loop
 deadline.py      timers that are cheap to move
+rocketmq_group.py, rocketmq_coordinator.py  groups of RocketMQ's clients, which divide the work themselves
 consumer/        groups of the consumer protocol, which the broker divides the work for
 """
 

@@ -5,8 +5,9 @@ made when a group first needs it and replayed, partition by partition, when one 
 (`shard.py`). What is acknowledged is durable: a commit is answered when its append is, a generation starts when its
 assignment is stored.
 
-Members speak the classic protocol here; those of the consumer protocol in `consumer/consumer_coordinator.py`. Share
-groups and streams groups are left out: the door refuses clients that ask for them.
+Members speak the classic protocol here; those of the consumer protocol in `consumer/consumer_coordinator.py`, those of
+RocketMQ in `rocketmq_coordinator.py`. Share groups and streams groups are left out: the door refuses clients that ask
+for them.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ from headrace.broker.groups.protocol import (
     Synced,
     SyncRequest,
 )
+from headrace.broker.groups.rocketmq_coordinator import RocketMqCoordinator
+from headrace.broker.groups.rocketmq_group import RocketMqGroup
 from headrace.broker.groups.shard import AnyGroup, AppendWithin, Shard
 from headrace.broker.groups.shards import Shards
 from headrace.broker.groups.subscription import CONSUMER
@@ -72,8 +75,10 @@ class GroupCoordinator:
         self._log = log
         self._config = config
         self.consumers = ConsumerCoordinator(runtime, self.loop, topics, config)
+        self.rocketmq = RocketMqCoordinator(log, self.now_ms)
         self._shards = Shards(runtime, log, topics, config, self, self.consumers)
         self.consumers.stand_on(self._shards)
+        self.rocketmq.stand_on(self._shards)
         self._expiry = Periodic(EXPIRY_CHECK_SECONDS, self.expire, "drop expired offsets", logger)
 
     async def start(self) -> None:
@@ -101,7 +106,7 @@ class GroupCoordinator:
             if request.member_id:
                 return Joined(problem=Problem.UNKNOWN_MEMBER_ID, member_id=request.member_id)
             group = shard.make(group_id)
-        if isinstance(group, ConsumerGroup):
+        if not isinstance(group, Group):
             return await self._join_other(shard, group, request)
         answer = group.join(request)
         if answer.done():
@@ -148,16 +153,16 @@ class GroupCoordinator:
         problems = group.leave(leavers)
         return await group.saved(), problems
 
-    async def _join_other(self, shard: Shard, consumers: ConsumerGroup, request: JoinRequest) -> Joined:
-        """A classic member comes to a group of the consumer protocol, which becomes a classic one if it is empty."""
-        if not consumers.is_vacant:
+    async def _join_other(self, shard: Shard, other: ConsumerGroup | RocketMqGroup, request: JoinRequest) -> Joined:
+        """A classic member comes to a group of another protocol, which becomes a classic one if it is empty."""
+        if not other.is_vacant:
             return Joined(problem=Problem.INCONSISTENT_GROUP_PROTOCOL, member_id=request.member_id)
-        group = Group(consumers.group_id, self)
+        group = Group(other.group_id, self)
         answer = group.join(request)
         if answer.done() and answer.result().problem not in (Problem.NONE, Problem.MEMBER_ID_REQUIRED):
             group.kill()
         else:
-            shard.replace(consumers, group)
+            shard.replace(other, group)
         return await asyncio.shield(answer)
 
     # --- offsets ------------------------------------------------------------------------------------------------------
@@ -314,7 +319,7 @@ class GroupCoordinator:
             group = await self._find(group_id)
         except GroupError as refusal:
             return refusal.problem, None
-        return Problem.NONE, group.describe() if isinstance(group, Group) else None
+        return Problem.NONE, group.describe() if isinstance(group, Group | RocketMqGroup) else None
 
     async def list_groups(self) -> tuple[Problem, list[GroupListing]]:
         """ListGroups."""

@@ -34,6 +34,8 @@ from headrace.broker.groups.group_codec import (
 )
 from headrace.broker.groups.offsets import GroupOffsets, TopicPartition
 from headrace.broker.groups.protocol import Problem
+from headrace.broker.groups.rocketmq_group import PROTOCOL as ROCKETMQ
+from headrace.broker.groups.rocketmq_group import RocketMqGroup
 from headrace.broker.loading import SharedLoad
 from headrace.broker.store import STEP_RECORDS, Change, StateTopic
 from headrace.errors import BatchTooLarge, HeadraceError
@@ -51,7 +53,7 @@ Done = Callable[[Problem], None]
 AppendWithin = Callable[[Partition, bytearray, Durable], Appended]
 
 
-AnyGroup = Group | ConsumerGroup
+AnyGroup = Group | ConsumerGroup | RocketMqGroup
 
 
 def shard_of(group_id: str, count: int) -> int:
@@ -360,6 +362,10 @@ class Shard:
             consumers = ConsumerGroup(group_id, self._consumers)
             consumers.restore(stored)
             return consumers
+        if stored is not None and stored.protocol_type == ROCKETMQ:
+            clients = RocketMqGroup(group_id, self._host.now_ms)
+            clients.restore(stored)
+            return clients
         group = Group(group_id, self._host)
         if stored is not None:
             group.restore(stored)
