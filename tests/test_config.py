@@ -135,3 +135,9 @@ def test_look_up_services():
     for closed in ({"nsq": "off"}, {"nsq_http": "off"}):
         with pytest.raises(ConfigError, match="needs the doors nsq and nsq_http"):
             Config(lookupd_tcp="a:1", **closed)
+
+
+@pytest.mark.parametrize("wrong", ["", "10", "s", "1x", "ten s", "1s 2", "-1s"])
+def test_delay_levels_are_numbers_with_units(wrong: str) -> None:
+    with pytest.raises(ConfigError, match="rocketmq_delay_levels"):
+        Config(rocketmq_delay_levels=wrong)

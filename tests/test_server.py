@@ -89,7 +89,7 @@ async def test_a_certificate_opens_no_door_of_nsq_that_was_not_asked_for(
     authority: Authority, tmp_path: Path, said: dict[str, str], opened: list[str]
 ):
     cert, key = authority.issue("localhost", "127.0.0.1")
-    closed = dict.fromkeys(("http", "nsq", "nsq_http", "lookup", "lookup_http"), "off")
+    closed = dict.fromkeys(("http", "nsq", "nsq_http", "lookup", "lookup_http", "rocketmq", "rocketmq_namesrv"), "off")
     config = Config(data=str(tmp_path), kafka="127.0.0.1:0", tls_cert=cert, tls_key=key, **closed, **said)
     server = Server(config)
     await server.start()
@@ -162,6 +162,8 @@ async def test_a_stop_does_not_wait_for_members_to_join(tmp_path: Path, monkeypa
             nsq_http="off",
             lookup="off",
             lookup_http="off",
+            rocketmq="off",
+            rocketmq_namesrv="off",
         )
     )
     await server.start()
@@ -191,7 +193,17 @@ async def test_what_is_stored_is_for_the_brokers_user_alone(tmp_path: Path):
     data = tmp_path / "data"
     data.mkdir(0o755)
     server = Server(
-        Config(data=str(data), kafka="off", http="off", nsq="off", nsq_http="off", lookup="off", lookup_http="off")
+        Config(
+            data=str(data),
+            kafka="off",
+            http="off",
+            nsq="off",
+            nsq_http="off",
+            lookup="off",
+            lookup_http="off",
+            rocketmq="off",
+            rocketmq_namesrv="off",
+        )
     )
     umask = os.umask(0)
     try:
@@ -211,7 +223,15 @@ async def test_what_is_stored_is_for_the_brokers_user_alone(tmp_path: Path):
 
 async def test_a_directory_that_others_can_read_is_warned_of(tmp_path: Path):
     config = Config(
-        data=str(tmp_path), kafka="off", http="off", nsq="off", nsq_http="off", lookup="off", lookup_http="off"
+        data=str(tmp_path),
+        kafka="off",
+        http="off",
+        nsq="off",
+        nsq_http="off",
+        lookup="off",
+        lookup_http="off",
+        rocketmq="off",
+        rocketmq_namesrv="off",
     )
     (tmp_path / "mine").touch()
     tmp_path.chmod(0o755)

@@ -17,6 +17,7 @@ from headrace.broker.settings import BrokerSettings, NodeSettings
 from headrace.doors.http.settings import HttpSettings
 from headrace.doors.kafka.settings import KafkaSettings
 from headrace.doors.nsq.settings import NsqSettings
+from headrace.doors.rocketmq.settings import RocketMqSettings
 from headrace.doors.settings import SharedSettings
 from headrace.errors import ConfigError
 from headrace.redaction import HIDDEN
@@ -26,7 +27,7 @@ from headrace.targets import local_path
 ENVIRONMENT_PREFIX = "HEADRACE_"
 
 
-class Config(BrokerSettings, SharedSettings, NsqSettings, HttpSettings, KafkaSettings, NodeSettings):
+class Config(BrokerSettings, SharedSettings, RocketMqSettings, NsqSettings, HttpSettings, KafkaSettings, NodeSettings):
     """All settings of one broker. Fields of the last base come first: that is the order in `--help` and in the docs."""
 
     log_level: str = setting("info", "debug, info, warning or error.", choices=("debug", "info", "warning", "error"))
@@ -45,7 +46,7 @@ class Config(BrokerSettings, SharedSettings, NsqSettings, HttpSettings, KafkaSet
     def host_names(self) -> frozenset[str]:
         """The names of the broker that its settings have: those of its addresses, and those that `http_hosts` adds."""
         addresses = [getattr(self, each.name) for each in fields(self) if each.metadata["address"]]
-        hosts = (parse_address(each) for each in (*addresses, self.kafka_advertised) if each)
+        hosts = (parse_address(each) for each in (*addresses, self.kafka_advertised, self.rocketmq_advertised) if each)
         names = (host[0] for host in hosts if host is not None)
         return frozenset((self.nsq_broadcast, *names, *host_names(self.http_hosts)))
 

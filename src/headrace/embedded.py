@@ -53,6 +53,8 @@ class Broker:
         nsq_https: str = "off",
         lookup: str = "off",
         lookup_http: str = "off",
+        rocketmq: str = "off",
+        rocketmq_namesrv: str = "off",
         durability: str = "sync",
         **settings: Any,
     ) -> None:
@@ -71,6 +73,8 @@ class Broker:
                 nsq_https=nsq_https,
                 lookup=lookup,
                 lookup_http=lookup_http,
+                rocketmq=rocketmq,
+                rocketmq_namesrv=rocketmq_namesrv,
                 durability=durability,
                 **settings,
             )
@@ -113,6 +117,16 @@ class Broker:
     def lookup_http(self) -> str:
         """HOST:PORT where the look-up door answers over HTTP."""
         return self._address("lookup-http")
+
+    @property
+    def rocketmq(self) -> str:
+        """HOST:PORT of the RocketMQ door."""
+        return self._address("rocketmq")
+
+    @property
+    def rocketmq_namesrv(self) -> str:
+        """HOST:PORT of the RocketMQ door's name server."""
+        return self._address("rocketmq-namesrv")
 
     @property
     def url(self) -> str:

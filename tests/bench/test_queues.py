@@ -97,7 +97,8 @@ if sys.argv[1] == "--version":
     sys.exit()
 flags = dict(each.removeprefix("--").split("=", 1) for each in sys.argv[1:])
 doors = ["--nsq", flags["tcp-address"], "--nsq-http", flags["http-address"], "--kafka", "127.0.0.1:0"]
-off = [word for door in ("http", "nsq-https", "lookup", "lookup-http") for word in ("--" + door, "off")]
+closed = ("http", "nsq-https", "lookup", "lookup-http", "rocketmq", "rocketmq-namesrv")
+off = [word for door in closed for word in ("--" + door, "off")]
 serve = [sys.executable, "-m", "headrace.cli", "serve", "--data", flags["data-path"] + "/data"]
 os.execv(sys.executable, serve + doors + off)
 """

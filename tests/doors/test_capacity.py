@@ -78,7 +78,8 @@ def lazy_socket(address: str) -> socket.socket:
 
 
 async def opened(data: Path, **doors: str) -> Server:
-    closed = dict.fromkeys(("kafka", "http", "nsq", "nsq_http", "lookup", "lookup_http"), "off")
+    doors_of_nsq = ("nsq", "nsq_http", "lookup", "lookup_http")
+    closed = dict.fromkeys(("kafka", "http", *doors_of_nsq, "rocketmq", "rocketmq_namesrv"), "off")
     settings: dict[str, Any] = {"durability": "memory", "unread_max_bytes": 1_048_576}
     server = Server(Config(data=str(data), **{**closed, **settings, **doors}))
     await server.start()

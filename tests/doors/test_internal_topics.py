@@ -76,7 +76,8 @@ def standing(topic: Topic) -> Any:
 @asynccontextmanager
 async def staged(data: Path) -> AsyncIterator[Stage]:
     doors = {"kafka": "127.0.0.1:0", "http": "127.0.0.1:0", "nsq": "127.0.0.1:0", "nsq_http": "127.0.0.1:0"}
-    server = Server(Config(data=str(data), durability="async", lookup="off", lookup_http="off", **doors))
+    doors |= dict.fromkeys(("lookup", "lookup_http", "rocketmq", "rocketmq_namesrv"), "off")
+    server = Server(Config(data=str(data), durability="async", **doors))
     await server.start()
     try:
         yield Stage(server)

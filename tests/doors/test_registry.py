@@ -19,7 +19,10 @@ from headrace.errors import ConfigError, DoorClosed
 from headrace.server import Server
 from headrace.settings import Settings, setting
 
-ADDRESSES = ("http", "kafka", "nsq", "nsq_http", "nsq_https", "lookup", "lookup_http")
+ADDRESSES = (
+    *("http", "kafka", "nsq", "nsq_http", "nsq_https", "lookup", "lookup_http"),
+    *("rocketmq", "rocketmq_namesrv"),
+)
 CLOSED = dict.fromkeys(ADDRESSES, "off")
 
 
@@ -49,7 +52,7 @@ def test_a_door_is_not_imported_before_it_opens():
     script = (
         "import sys, headrace.server\n"
         "print([name for name in sys.modules if name.startswith(('headrace.doors.kafka.', 'headrace.doors.nsq.', "
-        "'headrace.doors.http.')) and not name.endswith('.settings')])"
+        "'headrace.doors.http.', 'headrace.doors.rocketmq.')) and not name.endswith('.settings')])"
     )
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

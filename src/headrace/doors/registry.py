@@ -14,6 +14,7 @@ from headrace.doors.door import Door, DoorContext
 from headrace.doors.http.settings import HttpSettings
 from headrace.doors.kafka.settings import KafkaSettings
 from headrace.doors.nsq.settings import NsqSettings
+from headrace.doors.rocketmq.settings import RocketMqSettings
 from headrace.settings import Settings
 
 
@@ -43,4 +44,5 @@ DOORS = (
     DoorEntry("http", "headrace.doors.http.door:HttpDoor", HttpSettings),
     DoorEntry("kafka", "headrace.doors.kafka.door:KafkaDoor", KafkaSettings),
     DoorEntry("nsq", "headrace.doors.nsq.door:NsqDoor", NsqSettings),
+    DoorEntry("rocketmq", "headrace.doors.rocketmq.door:RocketMqDoor", RocketMqSettings),
 )

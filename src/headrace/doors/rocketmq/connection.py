@@ -1,0 +1,258 @@
+"""One client of the name server or of the broker: frames in, answers out in whatever order they are ready.
+
+Answers carry the `opaque` of their request, so a request that awaits something (a pull above all) holds back no other.
+What is ready by the end of a turn of the loop goes out in one write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from headrace.broker.publish import Session
+from headrace.doors.connection import BUSY, FULL, LOST, BufferedConnection
+from headrace.doors.rocketmq import frames
+from headrace.doors.rocketmq.codes import Code
+from headrace.doors.rocketmq.errors import Refused, translate
+from headrace.doors.rocketmq.frames import HEAD, LENGTH_MASK, ONE_WAY, RESPONSE, Command, Malformed
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.doors.rocketmq.listener import RemotingListener
+    from headrace.doors.rocketmq.membership import Memberships
+
+log = structlog.get_logger("headrace.rocketmq")
+
+# Requests of one client that await something; a consumer has a pull for each of its queues.
+AWAITING_MAX = 16_384
+LARGE_ANSWER = 65_536
+INT64_MAX = (1 << 63) - 1
+
+
+class Call:
+    """A request under way."""
+
+    __slots__ = ("connection", "request")
+
+    def __init__(self, connection: RemotingConnection, request: Command) -> None:
+        self.connection = connection
+        self.request = request
+
+    def answer(
+        self,
+        code: int = Code.SUCCESS,
+        fields: dict[str, str] | None = None,
+        body: bytes = b"",
+        remark: str | None = None,
+    ) -> None:
+        """Send the answer, unless none is wanted."""
+        request = self.request
+        if not request.is_one_way:
+            self.connection.send(
+                Command(code, request.opaque, RESPONSE, fields or {}, body, remark, serialization=request.serialization)
+            )
+
+    def refuse(self, error: Exception) -> None:
+        """Send the answer to a request that cannot be done."""
+        if isinstance(error, HeadraceError):
+            refused = translate(error)
+            self.answer(refused.response, remark=str(refused))
+        else:
+            log.error("a request failed", client=self.connection.name, code=self.request.code, exc_info=error)
+            self.answer(Code.SYSTEM_ERROR, remark="the request failed: see the broker's log")
+
+    # --- fields of the request ----------------------------------------------------------------------------------------
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """A field that must be there unless it has a default. Raises Refused."""
+        value = self.request.fields.get(name, default)
+        if value is None:
+            raise Refused(Code.INVALID_PARAMETER, f"the request has no field {name}")
+        return value
+
+    def number(self, name: str, default: int | None = None) -> int:
+        """A field that is a number. Raises Refused."""
+        value = self.request.fields.get(name)
+        if value is None and default is not None:
+            return default
+        try:
+            number = int(self.text(name)) if len(value or "") <= 20 else INT64_MAX + 1
+        except ValueError:
+            number = INT64_MAX + 1
+        if not -INT64_MAX <= number <= INT64_MAX:
+            raise Refused(Code.INVALID_PARAMETER, f"the field {name} is no number ({str(value)[:40]!r})")
+        return number
+
+    def flag(self, name: str) -> bool:
+        """A field that is true or, also where it is missing, false."""
+        return self.request.fields.get(name, "").lower() == "true"
+
+
+# Handles a request at once, or returns what awaits.
+Handler = Callable[[Call], Coroutine[Any, Any, None] | None]
+Handlers = Mapping[int, Handler]
+
+
+class RemotingConnection(BufferedConnection):
+    """A client."""
+
+    __slots__ = ("_awaiting", "_drained", "_out", "_requests", "heartbeat", "memberships", "session", "suspended")
+
+    door: RemotingListener
+
+    def __init__(self, door: RemotingListener, number: int) -> None:
+        super().__init__(door)
+        self.session = Session(number)
+        self.memberships: Memberships | None = None
+        """The groups that the client's heartbeats name."""
+        self.heartbeat = 0.0
+        """When the last one came, by the loop's clock; 0: none did."""
+        self.suspended: dict[asyncio.Future[None], None] = {}
+        """What pulls wait for."""
+        self._awaiting: dict[asyncio.Task[None], None] = {}
+        self._drained: asyncio.Future[None] | None = None
+        self._out: list[bytes] = []
+        self._requests = 0
+
+    # --- frames in ----------------------------------------------------------------------------------------------------
+
+    def _needed(self, buffer: bytearray, position: int, left: int) -> int:
+        need = HEAD.unpack_from(buffer, position)[0] + 4 if left >= HEAD.size else 0
+        return need if need <= self.door.frame_max + 4 else 0
+
+    def _consume(self, buffer: bytearray, end: int) -> int:
+        position = 0
+        view = self.door.view if buffer is self.door.buffer else memoryview(buffer)
+        while end - position >= HEAD.size and not self._held:
+            size, kind = HEAD.unpack_from(buffer, position)
+            if not 4 + (kind & LENGTH_MASK) <= size <= self.door.frame_max:
+                raise Malformed(
+                    f"a frame of {size} bytes with a header of {kind & LENGTH_MASK}; at most {self.door.frame_max} are "
+                    "read (rocketmq_frame_max_bytes)"
+                )
+            stop = position + 4 + size
+            if stop > end:
+                break
+            self._handle(frames.decode(view[position:stop]))
+            position = stop
+        return position
+
+    def _handle(self, request: Command) -> None:
+        if request.is_response:
+            return
+        call = Call(self, request)
+        handler = self.door.handlers.get(request.code)
+        if handler is None:
+            call.answer(
+                Code.REQUEST_CODE_NOT_SUPPORTED,
+                remark=f"the request code {request.code} is not supported by the {self.door.title}",
+            )
+            return
+        self.door.metrics_of(request.code).requests += 1
+        try:
+            work = handler(call)
+        except HeadraceError as error:
+            call.refuse(error)
+            return
+        if work is not None:
+            self._await(call, work)
+
+    def _await(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
+        """Do what awaits beside the requests that follow."""
+        task = self.door.loop.create_task(self._finish(call, work))
+        self._awaiting[task] = None
+        task.add_done_callback(self._awaited)
+        if len(self._awaiting) >= AWAITING_MAX:
+            self._held |= FULL
+
+    async def _finish(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception as error:
+            call.refuse(error)
+
+    def _awaited(self, task: asyncio.Task[None]) -> None:
+        del self._awaiting[task]
+        if self._held & FULL and len(self._awaiting) < AWAITING_MAX // 2:
+            self.release(FULL)
+        elif self.closing and not self.lost:
+            self._finish_closing()
+
+    def _failed(self, error: Exception) -> None:
+        if isinstance(error, Malformed):
+            log.debug("connection closed: what came is no frame", client=self.name, reason=str(error))
+            self.close()
+        else:
+            super()._failed(error)
+
+    # --- frames out ---------------------------------------------------------------------------------------------------
+
+    def send(self, command: Command) -> None:
+        """Send a command when this turn of the loop ends."""
+        if self._held & LOST:
+            return
+        frame = frames.encode(command)
+        self._out.append(frame)
+        if len(frame) >= LARGE_ANSWER:
+            # So that the next pull sees whether the client reads.
+            self._flush()
+        elif len(self._out) == 1:
+            self.door.soon(self._flush)
+
+    def request(self, code: int, fields: dict[str, str]) -> None:
+        """Ask the client for something that it does not answer."""
+        self._requests += 1
+        self.send(Command(code, self._requests, ONE_WAY, fields))
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        if out:
+            self.write(b"".join(out))
+
+    async def drain(self) -> None:
+        """Wait until the client has read what it was sent: no more is made for one that does not read."""
+        while self.unread and not self.lost:
+            if self._drained is None:
+                self._drained = self.door.loop.create_future()
+            await asyncio.shield(self._drained)
+
+    def resume_writing(self) -> None:
+        drained, self._drained = self._drained, None
+        super().resume_writing()
+        if drained is not None:
+            drained.set_result(None)
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    @property
+    def idle(self) -> bool:
+        return not self._awaiting and not self._out and super().idle
+
+    def close_when_idle(self) -> None:
+        """Handle no further request, end pulls that wait, and close once what is under way is answered."""
+        self._end_pulls()
+        super().close_when_idle()
+
+    def _end_pulls(self) -> None:
+        for waiter in list(self.suspended):
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _finish_closing(self) -> None:
+        self._flush()
+        if not self._awaiting and not self._held & BUSY:
+            self.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
+        self._out.clear()
+        # What was asked for is done, be its client there or not; only pulls have no client to wait for.
+        self._end_pulls()
+        if self._drained is not None:
+            self._drained.set_result(None)
+            self._drained = None
+        if self.memberships is not None:
+            self.memberships.leave_all()

@@ -1,0 +1,54 @@
+"""Requests that cannot be done, in RocketMQ's codes, with a sentence."""
+
+from __future__ import annotations
+
+from headrace.broker.groups.protocol import GroupError
+from headrace.doors.rocketmq.codes import Code
+from headrace.errors import (
+    AppendRefused,
+    BatchTooLarge,
+    HeadraceError,
+    InvalidPartitions,
+    InvalidTopic,
+    InvalidTopicConfig,
+    PartitionOffline,
+    RecordsRefused,
+    StorageFailed,
+    TopicBlocked,
+    TopicFull,
+    UnknownTopic,
+)
+
+_CODES: dict[type[HeadraceError], Code] = {
+    InvalidTopic: Code.INVALID_PARAMETER,
+    InvalidTopicConfig: Code.INVALID_PARAMETER,
+    InvalidPartitions: Code.INVALID_PARAMETER,
+    UnknownTopic: Code.TOPIC_NOT_EXIST,
+    BatchTooLarge: Code.MESSAGE_ILLEGAL,
+    RecordsRefused: Code.MESSAGE_ILLEGAL,
+    # Clients send to another broker, or once more, after these.
+    TopicBlocked: Code.SYSTEM_BUSY,
+    TopicFull: Code.SYSTEM_BUSY,
+    StorageFailed: Code.SERVICE_NOT_AVAILABLE,
+    PartitionOffline: Code.SERVICE_NOT_AVAILABLE,
+    AppendRefused: Code.SYSTEM_ERROR,
+    GroupError: Code.SYSTEM_ERROR,
+}
+
+
+class Refused(HeadraceError):
+    """A request that is answered with this code."""
+
+    def __init__(self, response: Code, text: str) -> None:
+        super().__init__(text)
+        self.response = response
+
+
+def translate(error: HeadraceError) -> Refused:
+    """What the broker refused."""
+    if isinstance(error, Refused):
+        return error
+    for kind, response in _CODES.items():
+        if isinstance(error, kind):
+            return Refused(response, str(error))
+    return Refused(Code.SYSTEM_ERROR, str(error))

@@ -1,0 +1,63 @@
+"""A listening address of the RocketMQ door: its connections, and the handlers of their requests."""
+
+from __future__ import annotations
+
+import ssl
+
+from headrace.broker.metrics import ApiMetrics
+from headrace.doors.acceptor import BufferedAcceptor
+from headrace.doors.door import DoorContext
+from headrace.doors.rocketmq.codes import Request
+from headrace.doors.rocketmq.connection import Handlers, RemotingConnection
+from headrace.doors.rocketmq.settings import RocketMqSettings
+
+BUFFER_BYTES = 524_288
+# The largest buffer of a large request that is kept for the next one.
+SPARE_BYTES_MAX = 4_194_304
+STOP_SECONDS = 5.0
+
+
+class RemotingListener(BufferedAcceptor[RemotingConnection]):
+    """What the name server and the broker have in common."""
+
+    title: str
+    """What it is, in errors."""
+    handlers: Handlers
+
+    def __init__(self, context: DoorContext[RocketMqSettings], name: str) -> None:
+        self.broker = context.broker
+        self.settings = context.settings
+        super().__init__(
+            self.broker.metrics.door(name),
+            context.shared.connections_max,
+            context.capacity,
+            buffer_bytes=BUFFER_BYTES,
+            spare_bytes_max=SPARE_BYTES_MAX,
+        )
+        self.frame_max = context.settings.rocketmq_frame_max_bytes
+        self._name = name
+        self._tls = context.tls
+        self._idle_seconds = context.shared.connections_idle_ms / 1000
+        self._by_code: dict[int, ApiMetrics] = {}
+        self._numbers = 0
+
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+        """Listen; over TLS alone where a certificate is configured. Raises OSError where that cannot be."""
+        await super().listen(host, port, self._tls)
+        self.close_idle(self._idle_seconds)
+
+    async def stop(self) -> None:
+        """Accept no more, answer what is under way, close."""
+        await self.close(STOP_SECONDS)
+
+    def connect(self) -> RemotingConnection:
+        """A connection for a client that has come."""
+        self._numbers += 1
+        return RemotingConnection(self, self._numbers)
+
+    def metrics_of(self, code: int) -> ApiMetrics:
+        """Where requests of a code are counted."""
+        found = self._by_code.get(code)
+        if found is None:
+            found = self._by_code[code] = self.broker.metrics.api(self._name, Request(code).name.lower())
+        return found

@@ -1,0 +1,1 @@
+"""RocketMQ's name server: where topics and brokers are."""

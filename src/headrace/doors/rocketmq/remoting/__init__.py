@@ -1,0 +1,1 @@
+"""RocketMQ's broker: what producers and consumers ask of it."""

@@ -1,0 +1,99 @@
+"""Messages by their physical offset: to be shown (33), or to be consumed again (36).
+
+A consumer that could not process a message sends it back. It comes again through the retry topic of its group, after a
+delay that grows with each time, and after so many times it goes to the group's dead letters.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.broker.publish import Message
+from headrace.doors.rocketmq import messages
+from headrace.doors.rocketmq.codes import Code
+from headrace.doors.rocketmq.connection import Call
+from headrace.doors.rocketmq.errors import Refused
+from headrace.doors.rocketmq.messages import StoredMessage, read_properties
+from headrace.doors.rocketmq.names import dead_letter_topic, retry_topic
+from headrace.doors.rocketmq.records import (
+    DELAY,
+    ORIGIN_MESSAGE_ID,
+    REAL_QUEUE,
+    REAL_TOPIC,
+    RETRY_TOPIC,
+    headers_of,
+    key_of,
+)
+from headrace.doors.rocketmq.remoting.handlers.send import RETRIES_MAX, SendHandler
+from headrace.doors.rocketmq.remoting.reader import QueueReader
+from headrace.errors import OffsetOutOfRange
+
+if TYPE_CHECKING:
+    from headrace.doors.rocketmq.remoting.listener import Remoting
+
+# The level of the first time, where the consumer leaves it to the broker.
+FIRST_LEVEL = 3
+
+
+class LookupHandlers:
+    """Finds messages again."""
+
+    def __init__(self, remoting: Remoting, send: SendHandler) -> None:
+        self._remoting = remoting
+        self._broker = remoting.broker
+        self._reader = QueueReader(remoting)
+        self._send = send
+
+    async def view(self, call: Call) -> None:
+        """VIEW_MESSAGE_BY_ID."""
+        call.answer(body=messages.encode(await self._find(call)))
+
+    async def send_back(self, call: Call) -> None:
+        """CONSUMER_SEND_MSG_BACK."""
+        group, level = call.text("group"), call.number("delayLevel", 0)
+        found = await self._find(call)
+        most = call.number("maxReconsumeTimes", RETRIES_MAX)
+        is_dead = level < 0 or found.reconsume_times >= (RETRIES_MAX if most < 0 else most)
+        name = dead_letter_topic(group) if is_dead else retry_topic(group)
+        topic = await self._send.open(name, 1)
+        properties = read_properties(found.properties)
+        properties.setdefault(RETRY_TOPIC, found.topic)
+        properties.setdefault(
+            ORIGIN_MESSAGE_ID,
+            call.text("originMsgId", "") or messages.offset_id(found.store_host, found.physical_offset),
+        )
+        properties.pop(DELAY, None)
+        due_ms = 0
+        if not is_dead:
+            delay = self._remoting.delay_ms(level or FIRST_LEVEL + found.reconsume_times)
+            due_ms = self._broker.runtime.clock.now_ms() + delay
+            properties |= {REAL_TOPIC: name, REAL_QUEUE: "0"}
+        headers = headers_of(
+            properties,
+            born_ms=found.born_ms,
+            born_host=found.born_host,
+            flag=found.flag,
+            sys_flag=found.sys_flag,
+            reconsume_times=found.reconsume_times + 1,
+        )
+        message = Message(key_of(properties), found.body, headers, 0, due_ms)
+        await self._broker.publisher.publish(call.connection.session, topic.name, [message])
+        call.answer()
+
+    async def _find(self, call: Call) -> StoredMessage:
+        """The message at the physical offset of a request. Raises Refused."""
+        physical = call.number("offset")
+        await self._broker.rocketmq.load()
+        place = self._broker.rocketmq.offsets.decode(physical)
+        topic = None if place is None else self._broker.log.topics.by_id.get(place[0])
+        if place is not None and topic is not None:
+            partition = topic.partitions[place[1]]
+            if not partition.loaded:
+                await partition.load()
+            try:
+                record = await self._reader.at(partition, place[2])
+            except OffsetOutOfRange:
+                record = None
+            if record is not None:
+                return await self._reader.message(partition, record, self._remoting.store_host(call.connection))
+        raise Refused(Code.SYSTEM_ERROR, f"can not find message by the offset, {physical}")

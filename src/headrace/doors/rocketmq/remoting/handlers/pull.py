@@ -1,0 +1,222 @@
+"""PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): messages of one queue from an offset on.
+
+A pull that finds nothing waits, if it may: until a message arrives, or its time is up. What is not for the reader's
+tags is left out by Java's hash of the tag; the client, which knows the text, leaves out the rest. A pull that finds
+only such messages is answered at once with the offset behind them, so that the reader gets on.
+
+Left out: SQL92 and class filters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from headrace.broker.groups.rocketmq_group import RocketMqSubscription
+from headrace.doors.rocketmq.codes import Code
+from headrace.doors.rocketmq.connection import Call
+from headrace.doors.rocketmq.errors import Refused
+from headrace.doors.rocketmq.messages import hash_tag
+from headrace.doors.rocketmq.names import log_name
+from headrace.doors.rocketmq.records import tag_of
+from headrace.doors.rocketmq.remoting.reader import QueueReader
+from headrace.doors.rocketmq.remoting.subscriptions import parse_subscription
+from headrace.doors.rocketmq.topics import READ, shape_of
+from headrace.errors import OffsetOutOfRange
+from headrace.format.records import Record
+from headrace.log.interface import Partition, Topic
+
+if TYPE_CHECKING:
+    from headrace.doors.rocketmq.remoting.listener import Remoting
+
+# Bits of the system flag of a pull.
+COMMITS = 1
+MAY_WAIT = 2
+HAS_SUBSCRIPTION = 4
+
+MESSAGES_MAX = 128
+BYTES_MAX = 262_144
+WAIT_MS_MAX = 60_000
+READS_MAX = 64
+
+
+class PullHandler:
+    """Hands out messages."""
+
+    def __init__(self, remoting: Remoting) -> None:
+        self._remoting = remoting
+        self._broker = remoting.broker
+        self._reader = QueueReader(remoting)
+        # What all clients together can have the broker read at once.
+        self._reads = asyncio.Semaphore(READS_MAX)
+        # Pulls that wait for a topic to be stored, by the log's name.
+        self._expecting: dict[str, list[asyncio.Future[None]]] = {}
+        self._broker.topics.changed.append(self._topic_changed)
+
+    async def handle(self, call: Call) -> None:
+        name, queue_id = call.text("topic"), call.number("queueId")
+        group, sys_flag = call.text("consumerGroup"), call.number("sysFlag", 0)
+        subscription = self._subscription(call, group, name, sys_flag)
+        loop = self._remoting.loop
+        wait_ms = min(call.number("suspendTimeoutMillis", 0), WAIT_MS_MAX) if sys_flag & MAY_WAIT else 0
+        deadline = loop.time() + wait_ms / 1000
+        if self._remoting.topics.find(name) is None and self._remoting.topics.is_expected(name):
+            await self._wait_for_topic(call, log_name(name), deadline)
+            if self._remoting.topics.find(name) is None:
+                self._answer(call, Code.PULL_NOT_FOUND, 0, 0, 0)
+                return
+        partition = self._remoting.topics.queue(name, queue_id)
+        if not shape_of(partition.topic).perm & READ:
+            raise Refused(Code.NO_PERMISSION, f"the topic[{name}] may not be read (rocketmq.perm)")
+        if not partition.loaded:
+            await partition.load()
+        if sys_flag & COMMITS and (position := call.number("commitOffset", 0)) >= 0:
+            self._broker.groups.rocketmq.move(group, partition.topic, queue_id, position)
+        while not await self._pull(call, partition, subscription, loop.time() < deadline):
+            await self._wait(call, partition, deadline)
+
+    async def _pull(self, call: Call, partition: Partition, subscription: RocketMqSubscription, may_wait: bool) -> bool:
+        """Answer a pull; False where there is nothing yet, and it may wait."""
+        offset = call.number("queueOffset")
+        start, end = partition.start, partition.last_stable
+        if start <= offset < end:
+            await self._read(call, partition, subscription, offset)
+            return True
+        if offset == end or (not end and not offset):
+            if may_wait and not call.connection.closing and not partition.topic.deleted:
+                return False
+            self._answer(call, Code.PULL_NOT_FOUND, offset, start, end)
+            return True
+        self._answer(call, Code.PULL_OFFSET_MOVED, start if offset < start else end, start, end)
+        return True
+
+    async def _read(self, call: Call, partition: Partition, subscription: RocketMqSubscription, offset: int) -> None:
+        """Answer a pull that finds something, once its client has read what it was sent before."""
+        connection = call.connection
+        while not connection.lost:
+            await connection.drain()
+            async with self._reads:
+                if connection.unread or connection.lost:
+                    continue
+                try:
+                    found = await self._reader.read(
+                        partition,
+                        offset,
+                        max(min(call.number("maxMsgNums", 32), MESSAGES_MAX), 1),
+                        min(call.number("maxMsgBytes", BYTES_MAX), BYTES_MAX),
+                        _filter_of(subscription),
+                        self._remoting.store_host(connection),
+                    )
+                except OffsetOutOfRange:
+                    # The log has moved its start meanwhile.
+                    self._answer(call, Code.PULL_OFFSET_MOVED, partition.start, partition.start, partition.last_stable)
+                    return
+                code = Code.SUCCESS if found.parts else Code.PULL_RETRY_IMMEDIATELY
+                body = b"".join(found.parts)
+                self._answer(call, code, found.next_offset, partition.start, partition.last_stable, body)
+                return
+
+    @staticmethod
+    def _answer(call: Call, code: Code, next_offset: int, start: int, end: int, body: bytes = b"") -> None:
+        call.answer(
+            code,
+            {
+                "suggestWhichBrokerId": "0",
+                "nextBeginOffset": str(next_offset),
+                "minOffset": str(start),
+                "maxOffset": str(end),
+            },
+            body,
+            remark=_REMARKS.get(code),
+        )
+
+    # --- waiting ------------------------------------------------------------------------------------------------------
+
+    async def _wait(self, call: Call, partition: Partition, deadline: float) -> None:
+        """Until readers can get further, or the time is up."""
+        waiter: asyncio.Future[None] = self._remoting.loop.create_future()
+
+        def wake() -> None:
+            if not waiter.done():
+                waiter.set_result(None)
+
+        partition.wait(wake)
+        try:
+            await self._suspend(call, waiter, deadline)
+        finally:
+            partition.unwait(wake)
+
+    async def _wait_for_topic(self, call: Call, name: str, deadline: float) -> None:
+        waiter: asyncio.Future[None] = self._remoting.loop.create_future()
+        self._expecting.setdefault(name, []).append(waiter)
+        try:
+            await self._suspend(call, waiter, deadline)
+        finally:
+            waiters = self._expecting.get(name, [])
+            if waiter in waiters:
+                waiters.remove(waiter)
+            if not waiters:
+                self._expecting.pop(name, None)
+
+    async def _suspend(self, call: Call, waiter: asyncio.Future[None], deadline: float) -> None:
+        suspended = call.connection.suspended
+        suspended[waiter] = None
+        alarm = self._remoting.loop.call_at(deadline, _finish, waiter)
+        try:
+            if not call.connection.closing:
+                await waiter
+        finally:
+            alarm.cancel()
+            del suspended[waiter]
+
+    def _topic_changed(self, topic: Topic) -> None:
+        for waiter in self._expecting.pop(topic.name, ()):
+            _finish(waiter)
+
+    # --- whose ---
+
+    def _subscription(self, call: Call, group: str, topic: str, sys_flag: int) -> RocketMqSubscription:
+        """What the reader wants of the topic. Raises Refused."""
+        if sys_flag & HAS_SUBSCRIPTION:
+            return parse_subscription(call.text("subscription", "*"), call.text("expressionType", "TAG"))
+        memberships = call.connection.memberships
+        member = None if memberships is None else memberships.find(group)
+        found = self._broker.groups.rocketmq.find(group)
+        if member is None and (found is None or found.is_vacant):
+            raise Refused(Code.SUBSCRIPTION_NOT_EXIST, f"the group {group} has no members: send a heartbeat first")
+        name = log_name(topic)
+        subscription = member.subscriptions.get(name) if member is not None else None
+        if subscription is None and found is not None:
+            subscription = found.subscription(name)
+        if subscription is None:
+            raise Refused(Code.SUBSCRIPTION_NOT_EXIST, f"the group {group} does not subscribe to the topic {topic}")
+        if subscription.version < call.number("subVersion", 0):
+            raise Refused(
+                Code.SUBSCRIPTION_NOT_LATEST, f"the subscription of the group {group} is newer than its last heartbeat"
+            )
+        return subscription
+
+
+_REMARKS = {
+    Code.PULL_NOT_FOUND: "there is no message at the offset yet",
+    Code.PULL_RETRY_IMMEDIATELY: "no message that was looked at is for this reader: go on at nextBeginOffset",
+    Code.PULL_OFFSET_MOVED: "the offset lies outside of the queue: go on at nextBeginOffset",
+}
+
+
+def _finish(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def _filter_of(subscription: RocketMqSubscription) -> Callable[[Record], bool]:
+    tags = subscription.tags
+    if not tags:
+        return _accept_all
+    # As RocketMQ hashes: a message without a tag has the hash 0, which no tag is searched by.
+    return lambda record: (tag := tag_of(record[4])) != "" and hash_tag(tag) in tags
+
+
+def _accept_all(record: Record) -> bool:
+    return True

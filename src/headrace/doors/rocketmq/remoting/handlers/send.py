@@ -1,0 +1,253 @@
+"""SEND_MESSAGE (10), SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): one message, or several of one topic.
+
+To a warm topic without rules of its own a send is a plain call: it joins the batch of this turn of the loop. What must
+be made, loaded, unpacked off the loop, delayed or let in first goes the way of every other door's messages.
+
+Left out: prepared messages of transactions, and timers to a time (delay levels are there).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.publish import Message
+from headrace.broker.publish.messages import DEDUPLICATION_ID
+from headrace.doors.rocketmq.codes import Code, Request
+from headrace.doors.rocketmq.connection import Call
+from headrace.doors.rocketmq.errors import Refused
+from headrace.doors.rocketmq.messages import (
+    COMPRESSED,
+    PREPARED,
+    PROPERTIES_BYTES_MAX,
+    TRANSACTION,
+    decode_batch,
+    read_properties,
+)
+from headrace.doors.rocketmq.names import DEAD, DEFAULT_TOPIC, RETRY, dead_letter_topic, log_name
+from headrace.doors.rocketmq.records import (
+    DELAY,
+    REAL_QUEUE,
+    REAL_TOPIC,
+    TIMERS,
+    TRANSACTION_PREPARED,
+    headers_of,
+    key_of,
+)
+from headrace.doors.rocketmq.remoting.sender import Row, Send
+from headrace.doors.rocketmq.remoting.unpacking import TooLargeHere, clear_compression, unpack
+from headrace.doors.rocketmq.topics import WRITE, shape_of
+from headrace.log.interface import Topic
+
+if TYPE_CHECKING:
+    from headrace.doors.rocketmq.remoting.listener import Remoting
+
+# The names of the fields, and those of one letter that the second form has.
+_SHORT = {
+    "producerGroup": "a",
+    "topic": "b",
+    "defaultTopic": "c",
+    "defaultTopicQueueNums": "d",
+    "queueId": "e",
+    "sysFlag": "f",
+    "bornTimestamp": "g",
+    "flag": "h",
+    "properties": "i",
+    "reconsumeTimes": "j",
+    "maxReconsumeTimes": "l",
+    "batch": "m",
+}
+_LONG = {name: name for name in _SHORT}
+# It only asks the broker to wait for the device, which it does by the topic's durability.
+_WAIT = "WAIT"
+RETRIES_MAX = 16
+# What a record takes beside its body and properties, generously.
+ROW_BYTES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class SendRequest:
+    """What a producer asks for."""
+
+    topic: str
+    queue_id: int
+    properties: dict[str, str]
+    """Of a single message."""
+    body: bytes
+    sys_flag: int
+    flag: int
+    born_ms: int
+    is_batch: bool
+    reconsume_times: int
+    queues: int
+    """That a topic shall have which is made by this message."""
+
+
+class SendHandler:
+    """Takes what producers send."""
+
+    def __init__(self, remoting: Remoting) -> None:
+        self._remoting = remoting
+        self._broker = remoting.broker
+        self._sender = remoting.sender
+
+    def handle(self, call: Call) -> Coroutine[Any, Any, None] | None:
+        request = self._parse(call)
+        topic = self._broker.topics.get(log_name(request.topic))
+        if topic is None or DELAY in request.properties or _has_id(request):
+            return self._publish(call, request)
+        partition = topic.partitions[self._queue(call, request, topic)]
+        admission = self._broker.publisher.admit(call.connection.session, topic)
+        if not self._sender.can_append(admission, partition):
+            return self._publish(call, request)
+        try:
+            request = self._unpack_now(request)
+        except TooLargeHere:
+            return self._publish(call, request)
+        rows = self._rows(call, request)
+        self._sender.add(Send(call, admission, partition, rows, len(request.body) + ROW_BYTES * len(rows)))
+        return None
+
+    # --- the request --------------------------------------------------------------------------------------------------
+
+    def _parse(self, call: Call) -> SendRequest:
+        names = _LONG if call.request.code == Request.SEND_MESSAGE else _SHORT
+        text = call.text(names["properties"], "")
+        body = call.request.body
+        limit = self._remoting.settings.rocketmq_max_message_size
+        if len(body) > limit:
+            raise Refused(
+                Code.MESSAGE_ILLEGAL,
+                f"the body has {len(body)} bytes, and at most {limit} are taken (rocketmq_max_message_size)",
+            )
+        if len(text) > PROPERTIES_BYTES_MAX or len(text.encode()) > PROPERTIES_BYTES_MAX:
+            raise Refused(Code.MESSAGE_ILLEGAL, f"the properties have more than {PROPERTIES_BYTES_MAX} bytes")
+        properties = read_properties(text)
+        properties.pop(_WAIT, None)
+        sys_flag = call.number(names["sysFlag"], 0)
+        if properties.get(TRANSACTION_PREPARED) == "true" or sys_flag & TRANSACTION == PREPARED:
+            raise Refused(Code.NO_PERMISSION, "sending transaction messages is not supported by this broker yet")
+        if not TIMERS.isdisjoint(properties):
+            raise Refused(
+                Code.REQUEST_CODE_NOT_SUPPORTED,
+                "messages for a time are not supported by this broker yet. Use a delay level.",
+            )
+        request = SendRequest(
+            topic=call.text(names["topic"]),
+            queue_id=call.number(names["queueId"], -1),
+            properties=properties,
+            body=body,
+            sys_flag=sys_flag,
+            flag=call.number(names["flag"], 0),
+            born_ms=call.number(names["bornTimestamp"], 0),
+            is_batch=call.request.code == Request.SEND_BATCH_MESSAGE or call.flag(names["batch"]),
+            reconsume_times=call.number(names["reconsumeTimes"], 0),
+            queues=call.number(names["defaultTopicQueueNums"], 4),
+        )
+        if request.topic == DEFAULT_TOPIC:
+            raise Refused(Code.INVALID_PARAMETER, f"the topic[{DEFAULT_TOPIC}] is a system topic: choose another")
+        if request.topic.startswith(RETRY):
+            most = call.number(names["maxReconsumeTimes"], RETRIES_MAX)
+            if request.reconsume_times > most:
+                group = request.topic.removeprefix(RETRY)
+                kept = {name: value for name, value in properties.items() if name != DELAY}
+                request = replace(request, topic=dead_letter_topic(group), queue_id=0, properties=kept)
+        return request
+
+    def _queue(self, call: Call, request: SendRequest, topic: Topic) -> int:
+        """The queue of a request. Raises Refused."""
+        shape = shape_of(topic)
+        if not shape.perm & WRITE:
+            raise Refused(Code.NO_PERMISSION, f"the topic[{request.topic}] may not be written (rocketmq.perm)")
+        if request.queue_id >= len(topic.partitions):
+            raise Refused(
+                Code.SYSTEM_ERROR,
+                f"request queueId[{request.queue_id}] is illegal: the topic {request.topic} has "
+                f"{len(topic.partitions)} queues, the first being 0",
+            )
+        if request.queue_id >= 0:
+            return request.queue_id
+        return call.connection.session.number % max(shape.write_queues, 1)
+
+    def _unpack_now(self, request: SendRequest) -> SendRequest:
+        if not request.sys_flag & COMPRESSED:
+            return request
+        limit = self._remoting.settings.rocketmq_max_message_size
+        return replace(
+            request, body=unpack(request.sys_flag, request.body, limit), sys_flag=clear_compression(request.sys_flag)
+        )
+
+    def _rows(self, call: Call, request: SendRequest) -> list[Row]:
+        """The records of a request. Raises InvalidRecords."""
+        host = self._remoting.born_host(call.connection)
+
+        def row(properties: dict[str, str], body: bytes, flag: int) -> Row:
+            headers = headers_of(
+                properties,
+                born_ms=request.born_ms,
+                born_host=host,
+                flag=flag,
+                sys_flag=request.sys_flag,
+                reconsume_times=request.reconsume_times,
+            )
+            return key_of(properties), body, headers
+
+        if not request.is_batch:
+            return [row(request.properties, request.body, request.flag)]
+        rows = []
+        for flag, body, text in decode_batch(request.body):
+            properties = read_properties(text)
+            properties.pop(_WAIT, None)
+            rows.append(row(properties, body, flag))
+        if not rows:
+            raise Refused(Code.MESSAGE_ILLEGAL, "the batch has no messages")
+        return rows
+
+    # --- what awaits --------------------------------------------------------------------------------------------------
+
+    async def _publish(self, call: Call, request: SendRequest) -> None:
+        topic = await self.open(request.topic, request.queues)
+        queue_id = self._queue(call, request, topic)
+        if request.sys_flag & COMPRESSED:
+            limit = self._remoting.settings.rocketmq_max_message_size
+            body = await self._broker.runtime.offload.run(unpack, request.sys_flag, request.body, limit, limit)
+            request = replace(request, body=body, sys_flag=clear_compression(request.sys_flag))
+        due_ms, request = self._delay(request, queue_id)
+        messages = [Message(*row, queue_id, due_ms) for row in self._rows(call, request)]
+        await self.publish(call, topic, messages)
+
+    def _delay(self, request: SendRequest, queue_id: int) -> tuple[int, SendRequest]:
+        """When the message is due, and the message as it then appears."""
+        level = request.properties.get(DELAY, "0")
+        delay = self._remoting.delay_ms(int(level) if level.isdecimal() and len(level) < 10 else 0)
+        kept = {name: value for name, value in request.properties.items() if name != DELAY}
+        if not delay:
+            return 0, replace(request, properties=kept)
+        kept |= {REAL_TOPIC: request.topic, REAL_QUEUE: str(queue_id)}
+        return self._broker.runtime.clock.now_ms() + delay, replace(request, properties=kept)
+
+    async def publish(self, call: Call, topic: Topic, messages: Sequence[Message]) -> None:
+        """Publish messages, all to one queue of a topic, and answer once they are durable."""
+        await self._broker.rocketmq.number(topic)
+        places = await self._broker.publisher.publish(call.connection.session, topic.name, messages)
+        self._sender.answer(call, topic.partitions[places[0].partition], [each.offset for each in places])
+
+    async def open(self, name: str, queues: int) -> Topic:
+        """The topic, which is made where a message may make it. Raises Refused or InvalidTopic."""
+        topics = self._broker.topics
+        found = topics.get(log_name(name))
+        if found is not None:
+            return found
+        if name.startswith((RETRY, DEAD)):
+            return await topics.open(log_name(name), 1)
+        if not self._broker.config.auto_create_topics:
+            raise Refused(
+                Code.TOPIC_NOT_EXIST, f"the topic[{name}] does not exist, and no message makes it (auto_create_topics)"
+            )
+        return await topics.open(log_name(name), max(min(queues, self._remoting.settings.rocketmq_topic_queues), 1))
+
+
+def _has_id(request: SendRequest) -> bool:
+    """Whether a message may have a deduplication id, as a property."""
+    return DEDUPLICATION_ID in request.properties or (request.is_batch and DEDUPLICATION_ID.encode() in request.body)

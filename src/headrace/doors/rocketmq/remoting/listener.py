@@ -1,0 +1,71 @@
+"""RocketMQ's broker in front of this one: its handlers, and what they share."""
+
+from __future__ import annotations
+
+import ssl
+from asyncio import TimerHandle
+from functools import lru_cache
+
+from headrace.doors.door import DoorContext
+from headrace.doors.rocketmq.connection import RemotingConnection
+from headrace.doors.rocketmq.listener import RemotingListener
+from headrace.doors.rocketmq.messages import Host
+from headrace.doors.rocketmq.presence import Presence
+from headrace.doors.rocketmq.remoting import handlers
+from headrace.doors.rocketmq.remoting.sender import Sender
+from headrace.doors.rocketmq.settings import RocketMqSettings, parse_levels
+from headrace.doors.rocketmq.topics import RocketMqTopics
+
+# How often silent clients are looked for, in parts of the time that they may be silent.
+SCANS = 12
+
+_host_of = lru_cache(maxsize=1_024)(Host.of)
+
+
+class Remoting(RemotingListener):
+    """Takes and hands out messages."""
+
+    title = "broker"
+
+    def __init__(self, context: DoorContext[RocketMqSettings], presence: Presence, topics: RocketMqTopics) -> None:
+        super().__init__(context, "rocketmq")
+        self.presence = presence
+        self.topics = topics
+        self._delay_levels = parse_levels(self.settings.rocketmq_delay_levels)
+        self.sender = Sender(self)
+        self.handlers = handlers.of(self)
+        self._expiry = self.settings.rocketmq_client_expiry_ms / 1000
+        self._scanning: TimerHandle | None = None
+
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+        """Listen, and look for clients without heartbeats. Raises OSError where that cannot be."""
+        await super().listen(host, port, tls)
+        self._scan()
+
+    async def stop(self) -> None:
+        """Accept no more, answer what is under way, close."""
+        if self._scanning is not None:
+            self._scanning.cancel()
+        await super().stop()
+
+    def delay_ms(self, level: int) -> int:
+        """The delay of a level: none for 0 and less, that of the highest for what is above it."""
+        levels = self._delay_levels
+        return levels[min(level, len(levels)) - 1] if level > 0 else 0
+
+    def store_host(self, connection: RemotingConnection) -> Host:
+        """The address that a message carries as that of its broker, for a client."""
+        host = self.presence.host or str(connection.transport.get_extra_info("sockname")[0])
+        return _host_of(host, self.presence.port)
+
+    def born_host(self, connection: RemotingConnection) -> Host:
+        """The address that a message carries as that of its producer."""
+        return _host_of(*connection.address)
+
+    def _scan(self) -> None:
+        """Close the clients whose heartbeats have stopped, as RocketMQ does: they leave their groups with that."""
+        before = self.loop.time() - self._expiry
+        for connection in list(self.connections):
+            if connection.heartbeat and connection.heartbeat < before:
+                connection.abort()
+        self._scanning = self.loop.call_later(self._expiry / SCANS, self._scan)

@@ -1,0 +1,68 @@
+"""The settings of the RocketMQ door: of its name server and of its broker."""
+
+from __future__ import annotations
+
+from headrace.addresses import parse_address
+from headrace.errors import ConfigError
+from headrace.settings import HOST_PORT, Settings, setting
+
+
+def _check_advertised(text: str) -> None:
+    if text == "off":
+        raise ConfigError("`off` is no address that clients could connect to; `--rocketmq off` closes the door")
+    if text:
+        parse_address(text)
+
+
+_UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_levels(text: str) -> tuple[int, ...]:
+    """The milliseconds of each level, the first being level 1. Raises ConfigError."""
+    levels = []
+    for each in text.split():
+        number, unit = each[:-1], each[-1:]
+        if not (number.isascii() and number.isdecimal() and len(number) < 10 and unit in _UNITS):
+            raise ConfigError(f"{each!r} is no delay: give a number and one of {', '.join(_UNITS)}, as in 10s")
+        levels.append(int(number) * _UNITS[unit])
+    if not levels:
+        raise ConfigError("there must be one delay level at least")
+    return tuple(levels)
+
+
+class RocketMqSettings(Settings):
+    """What the RocketMQ door is given."""
+
+    rocketmq: str = setting("127.0.0.1:10911", "HOST:PORT of the RocketMQ door, or `off`.", address=True)
+    rocketmq_namesrv: str = setting(
+        "127.0.0.1:9876", "HOST:PORT where the RocketMQ door answers as a name server, or `off`.", address=True
+    )
+    rocketmq_advertised: str = setting(
+        "",
+        "HOST:PORT of the RocketMQ door that its name server gives to clients; by default the door's own, or the host "
+        "that they came by.",
+        parse=_check_advertised,
+        metavar=HOST_PORT,
+    )
+    rocketmq_broker_name: str = setting("headrace", "The name of this broker among those of a RocketMQ cluster.")
+    rocketmq_cluster: str = setting("DefaultCluster", "The name of the RocketMQ cluster that the broker is in.")
+    rocketmq_max_message_size: int = setting(
+        4_194_304, "The largest body of a message, or of a batch, that RocketMQ clients may send.", least=1
+    )
+    rocketmq_frame_max_bytes: int = setting(
+        16_777_216,
+        "The largest frame that RocketMQ clients may send; a larger one closes its connection.",
+        least=1_024,
+        most=(1 << 31) - 1,
+    )
+    rocketmq_topic_queues: int = setting(
+        8, "The most queues of a topic that a RocketMQ producer makes by its first message.", least=1
+    )
+    rocketmq_delay_levels: str = setting(
+        "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
+        "The delays of RocketMQ's delay levels, the first being level 1.",
+        parse=parse_levels,
+    )
+    rocketmq_client_expiry_ms: int = setting(
+        120_000, "A RocketMQ client without a heartbeat for this long is closed, and leaves its groups.", least=1
+    )

@@ -1,0 +1,99 @@
+"""Topics as RocketMQ sees them: queues to read and to write, a permission, and those that are not stored yet.
+
+A topic's partitions are its queues. How many of them are read and written, and the permission, are settings of the
+topic (`rocketmq.read.queues`, `rocketmq.write.queues`, `rocketmq.perm`): partitions never shrink, and one beyond the
+count for writing is drained by its readers. A retry topic has one queue from the first heartbeat of its group, and is
+stored with the first message that is sent back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from headrace.broker.broker import Broker
+from headrace.doors.rocketmq.codes import Code
+from headrace.doors.rocketmq.errors import Refused
+from headrace.doors.rocketmq.names import DEFAULT_TOPIC, RETRY, log_name, rocketmq_name
+from headrace.errors import InvalidTopic
+from headrace.log.interface import Partition, Topic
+
+READ = 4
+WRITE = 2
+INHERIT = 1
+READ_QUEUES = "rocketmq.read.queues"
+WRITE_QUEUES = "rocketmq.write.queues"
+PERM = "rocketmq.perm"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicShape:
+    """What a route tells of a topic."""
+
+    read_queues: int
+    write_queues: int
+    perm: int
+
+
+# A group's retry topic has one queue.
+RETRY_SHAPE = TopicShape(1, 1, READ | WRITE)
+
+
+def shape_of(topic: Topic) -> TopicShape:
+    """What the settings of a topic make of its partitions."""
+    count = len(topic.partitions)
+
+    def queues(name: str) -> int:
+        given = int(topic.config.get(name, "-1"))
+        return count if given < 0 else min(given, count)
+
+    return TopicShape(queues(READ_QUEUES), queues(WRITE_QUEUES), int(topic.config.get(PERM, str(READ | WRITE))))
+
+
+class RocketMqTopics:
+    """The broker's topics by RocketMQ's names."""
+
+    def __init__(self, broker: Broker, queues_max: int) -> None:
+        self._broker = broker
+        self._queues_max = queues_max
+
+    def names(self) -> Iterator[str]:
+        """Every topic that RocketMQ can name."""
+        return (name for name in map(rocketmq_name, self._broker.topics.all) if name is not None)
+
+    def find(self, name: str) -> Topic | None:
+        """The topic of that name, if it is stored."""
+        try:
+            return self._broker.topics.get(log_name(name))
+        except InvalidTopic:
+            return None
+
+    def is_expected(self, name: str) -> bool:
+        """Whether the topic is the retry topic of a group that has members: it is stored when it is first used."""
+        return name.startswith(RETRY) and self._broker.groups.rocketmq.find(name.removeprefix(RETRY)) is not None
+
+    def shape(self, name: str) -> TopicShape | None:
+        """What a route tells of a topic; None where there is none."""
+        topic = self.find(name)
+        if topic is not None:
+            return shape_of(topic)
+        if name == DEFAULT_TOPIC and self._broker.config.auto_create_topics:
+            return TopicShape(self._queues_max, self._queues_max, READ | WRITE | INHERIT)
+        return RETRY_SHAPE if self.is_expected(name) else None
+
+    def existing(self, name: str) -> Topic:
+        """The topic of that name. Raises Refused."""
+        topic = self.find(name)
+        if topic is None:
+            raise Refused(Code.TOPIC_NOT_EXIST, f"the topic[{name}] does not exist. Create it first.")
+        return topic
+
+    def queue(self, name: str, queue_id: int) -> Partition:
+        """A queue of a topic. Raises Refused."""
+        topic = self.existing(name)
+        if not 0 <= queue_id < len(topic.partitions):
+            raise Refused(
+                Code.SYSTEM_ERROR,
+                f"queueId[{queue_id}] is illegal: the topic {name} has {len(topic.partitions)} queues, the first is 0",
+            )
+        return topic.partitions[queue_id]
