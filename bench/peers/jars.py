@@ -1,5 +1,5 @@
 """The jars of Apache Kafka and its tools, of Kafka Streams and Connect's file connectors, of Spark's own Kafka
-connector, and of S3Proxy, fetched once by Maven to `bench/.peers`.
+connector, of RocketMQ and its clients, and of S3Proxy, fetched once by Maven to `bench/.peers`.
 
 `KAFKA_LIBS` names a folder that has those of Kafka already.
 """
@@ -17,6 +17,8 @@ VERSION = "4.3.1"
 # The newest set that is complete on Maven Central; connector.xml has the others.
 CONNECTOR = "4.2.0"
 S3PROXY = "2.6.0"
+ROCKETMQ = "5.5.0"
+ROCKETMQ_CLIENTS = ("4.9.8", "5.3.2")
 HERE = Path(__file__).parent
 SECONDS = 600
 
@@ -62,7 +64,17 @@ def s3proxy() -> str:
     return str(_fetched("s3proxy.xml", f"s3proxy-{S3PROXY}") / "*")
 
 
-def _fetched(pom: str, name: str) -> Path:
+def rocketmq() -> str:
+    """A class path with RocketMQ's broker and name server on it."""
+    return str(_fetched("rocketmq.xml", f"rocketmq-{ROCKETMQ}", f"-Drocketmq={ROCKETMQ}") / "*")
+
+
+def rocketmq_client(version: str) -> str:
+    """A class path with RocketMQ's remoting client of a version on it."""
+    return str(_fetched("rocketmq-client.xml", f"rocketmq-client-{version}", f"-Drocketmq={version}") / "*")
+
+
+def _fetched(pom: str, name: str, *flags: str) -> Path:
     jars = HERE.parent / ".peers" / name
     if jars.is_dir():
         return jars
@@ -80,6 +92,7 @@ def _fetched(pom: str, name: str) -> Path:
         str(HERE / pom),
         "dependency:copy-dependencies",
         f"-DoutputDirectory={partial}",
+        *flags,
     ]
     try:
         done = subprocess.run(fetch, capture_output=True, text=True, timeout=SECONDS, check=False)

@@ -1,0 +1,206 @@
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendCallback;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/** RocketMQ's own clients, unchanged: CLASS NAMESRV COMMAND ARGUMENTS. Every line of output begins with a word. */
+public class Clients {
+    static final long SECONDS = 80;
+
+    public static void main(String[] given) throws Exception {
+        String namesrv = given[0];
+        try {
+            switch (given[1]) {
+                case "send": send(namesrv, given[2]); break;
+                case "delay": delay(namesrv, given[2], Integer.parseInt(given[3])); break;
+                case "push": push(namesrv, given[2], given[3], given[4], Integer.parseInt(given[5])); break;
+                case "orderly": orderly(namesrv, given[2], given[3], Integer.parseInt(given[4])); break;
+                case "litepull": litePull(namesrv, given[2], given[3], Integer.parseInt(given[4])); break;
+                default: throw new IllegalArgumentException(given[1]);
+            }
+        } catch (Throwable error) {
+            error.printStackTrace(System.out);
+            System.exit(1);
+        }
+        // Clients leave threads behind that are no daemons.
+        System.exit(0);
+    }
+
+    static byte[] bytes(String text) {
+        return text.getBytes(StandardCharsets.UTF_8);
+    }
+
+    static void sent(String how, SendResult result) {
+        System.out.println("SENT " + how + " " + result.getSendStatus() + " " + result.getMessageQueue().getQueueId()
+            + " " + result.getQueueOffset() + " " + result.getOffsetMsgId() + " " + result.getMsgId());
+    }
+
+    static DefaultMQProducer producer(String namesrv) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer("producers");
+        producer.setNamesrvAddr(namesrv);
+        producer.setSendMsgTimeout(20000);
+        producer.start();
+        return producer;
+    }
+
+    /** One-way and each other way to send: 5 x 3 messages, and a large one that the client compresses. */
+    static void send(String namesrv, String topic) throws Exception {
+        DefaultMQProducer producer = producer(namesrv);
+        for (int i = 0; i < 3; i++) {
+            Message message = new Message(topic, i % 2 == 0 ? "even" : "odd", "key" + i, bytes("sync-" + i));
+            message.putUserProperty("color", "blå");
+            message.setFlag(7);
+            sent("sync", producer.send(message));
+        }
+        CountDownLatch left = new CountDownLatch(3);
+        for (int i = 0; i < 3; i++) {
+            producer.send(new Message(topic, "async", bytes("async-" + i)), new SendCallback() {
+                public void onSuccess(SendResult result) {
+                    sent("async", result);
+                    left.countDown();
+                }
+
+                public void onException(Throwable error) {
+                    error.printStackTrace(System.out);
+                }
+            });
+        }
+        if (!left.await(SECONDS, TimeUnit.SECONDS)) {
+            throw new IllegalStateException("async sends were not answered");
+        }
+        for (int i = 0; i < 3; i++) {
+            producer.sendOneway(new Message(topic, "oneway", bytes("oneway-" + i)));
+        }
+        List<Message> batch = new ArrayList<>();
+        for (int i = 0; i < 3; i++) {
+            batch.add(new Message(topic, "batch", "b" + i, bytes("batch-" + i)));
+        }
+        sent("batch", producer.send(batch));
+        for (int i = 0; i < 3; i++) {
+            sent("select", producer.send(new Message(topic, "select", bytes("select-" + i)),
+                (queues, message, arg) -> queues.get(((Integer) arg) % queues.size()), 1));
+        }
+        StringBuilder large = new StringBuilder();
+        for (int i = 0; i < 30000; i++) {
+            large.append("large ");
+        }
+        sent("large", producer.send(new Message(topic, "large", bytes(large.toString()))));
+        // One-way sends have no answer: what follows on the connection was handled after them.
+        sent("last", producer.send(new Message(topic, "last", bytes("last"))));
+        producer.shutdown();
+    }
+
+    static void delay(String namesrv, String topic, int level) throws Exception {
+        DefaultMQProducer producer = producer(namesrv);
+        Message message = new Message(topic, "delay", bytes("delayed " + System.currentTimeMillis()));
+        message.setDelayTimeLevel(level);
+        sent("delay", producer.send(message));
+        producer.shutdown();
+    }
+
+    static void got(MessageExt message) {
+        byte[] body = message.getBody();
+        String text = body.length > 100 ? "bytes=" + body.length : new String(body, StandardCharsets.UTF_8);
+        System.out.println("GOT " + message.getTopic() + "|" + message.getQueueId() + "|" + message.getQueueOffset()
+            + "|" + message.getTags() + "|" + message.getKeys() + "|" + message.getReconsumeTimes() + "|"
+            + message.getFlag() + "|" + message.getUserProperty("color") + "|" + text);
+    }
+
+    /** Messages whose body begins with "fail" are refused twice, those with "dead" always. */
+    static void push(String namesrv, String group, String topic, String tags, int count) throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        consumer.setNamesrvAddr(namesrv);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setMaxReconsumeTimes(3);
+        // The last message is settled before the client goes.
+        consumer.setAwaitTerminationMillisWhenShutdown(20000);
+        consumer.subscribe(topic, tags);
+        CountDownLatch left = new CountDownLatch(count);
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            for (MessageExt message : messages) {
+                String body = new String(message.getBody(), StandardCharsets.UTF_8);
+                boolean fails = body.startsWith("fail") && message.getReconsumeTimes() < 2 || body.startsWith("dead");
+                System.out.println("AT " + System.currentTimeMillis());
+                got(message);
+                left.countDown();
+                if (fails) {
+                    return ConsumeConcurrentlyStatus.RECONSUME_LATER;
+                }
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        System.out.println("STARTED");
+        finish(left);
+        consumer.shutdown();
+    }
+
+    /** Each queue is read by one thread, in order; the first try of every fifth message of a queue is suspended. */
+    static void orderly(String namesrv, String group, String topic, int count) throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        consumer.setNamesrvAddr(namesrv);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, "*");
+        CountDownLatch left = new CountDownLatch(count);
+        ConcurrentHashMap<String, AtomicInteger> tries = new ConcurrentHashMap<>();
+        consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+            for (MessageExt message : messages) {
+                AtomicInteger tried = tries.computeIfAbsent(message.getMsgId(), key -> new AtomicInteger());
+                if (message.getQueueOffset() % 5 == 4 && tried.incrementAndGet() == 1) {
+                    context.setSuspendCurrentQueueTimeMillis(50);
+                    return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT;
+                }
+                got(message);
+                left.countDown();
+            }
+            return ConsumeOrderlyStatus.SUCCESS;
+        });
+        consumer.start();
+        System.out.println("STARTED");
+        finish(left);
+        consumer.shutdown();
+    }
+
+    static void litePull(String namesrv, String group, String topic, int count) throws Exception {
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group);
+        consumer.setNamesrvAddr(namesrv);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setAutoCommit(false);
+        consumer.subscribe(topic, "*");
+        consumer.start();
+        int seen = 0;
+        long until = System.currentTimeMillis() + SECONDS * 1000;
+        while (seen < count && System.currentTimeMillis() < until) {
+            for (MessageExt message : consumer.poll(1000)) {
+                got(message);
+                seen++;
+            }
+        }
+        if (seen < count) {
+            throw new IllegalStateException(seen + " of " + count + " messages came");
+        }
+        consumer.commitSync();
+        consumer.shutdown();
+    }
+
+    static void finish(CountDownLatch left) throws Exception {
+        if (!left.await(SECONDS, TimeUnit.SECONDS)) {
+            throw new IllegalStateException(left.getCount() + " messages did not come");
+        }
+    }
+}

@@ -1,0 +1,209 @@
+"""RocketMQ's own Java clients, 4.9 and 5.3, unchanged."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from bench.peers import jars
+from confluent_kafka import Consumer, Producer, TopicPartition
+from tests.doors.rocketmq.client import Raw
+from tests.serving import Serving
+
+from headrace.doors.rocketmq.codes import Request
+from headrace.doors.rocketmq.messages import read_properties
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
+
+PROGRAM = Path(__file__).with_name("Clients.java")
+SECONDS = 120
+LEVELS = "1s 1s 1s 2s 3s 4s"
+
+
+@dataclass(frozen=True)
+class Got:
+    """A message, as the program prints it."""
+
+    topic: str
+    queue: int
+    offset: int
+    tags: str
+    keys: str
+    times: int
+    flag: int
+    color: str
+    body: str
+
+
+class Clients:
+    """Runs the program with the clients of one version."""
+
+    def __init__(self, version: str, namesrv: str, folder: Path) -> None:
+        java, classpath = jars.java(), jars.rocketmq_client(version)
+        # Once, and not for each of the runs.
+        compiler = str(Path(java).with_name("javac"))
+        compiling = [compiler, "-nowarn", "-d", str(folder), "-cp", classpath, str(PROGRAM)]
+        subprocess.run(compiling, capture_output=True, timeout=SECONDS, check=True)
+        self._command = [java, "-XX:TieredStopAtLevel=1", f"-Drocketmq.client.logRoot={folder}"]
+        self._command += ["-cp", f"{folder}{os.pathsep}{classpath}", PROGRAM.stem, namesrv]
+
+    def __call__(self, *arguments: object) -> list[str]:
+        """Run to the end; what it printed."""
+        command = [*self._command, *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+        assert done.returncode == 0, f"{arguments}\n{done.stdout}\n{done.stderr}"
+        return done.stdout.splitlines()
+
+    def start(self, *arguments: object) -> subprocess.Popen[str]:
+        """Run beside the test, until its consumer has started."""
+        command = [*self._command, *map(str, arguments)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "STARTED\n"
+        return process
+
+
+def got(lines: list[str]) -> list[Got]:
+    found = []
+    for line in lines:
+        if line.startswith("GOT "):
+            topic, queue, offset, tags, keys, times, flag, color, body = line[4:].split("|", 8)
+            found.append(Got(topic, int(queue), int(offset), tags, keys, int(times), int(flag), color, body))
+    return found
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    flags = ("--rocketmq", "127.0.0.1:0", "--rocketmq-namesrv", "127.0.0.1:0", "--rocketmq-delay-levels", LEVELS)
+    with Serving(tmp_path_factory.mktemp("rocketmq") / "data", *flags) as serving:
+        yield serving
+        # A clean stop is part of what is tested.
+        serving.stop()
+
+
+@pytest.fixture(scope="module", params=jars.ROCKETMQ_CLIENTS)
+def clients(request: pytest.FixtureRequest, serving: Serving, tmp_path_factory: pytest.TempPathFactory) -> Clients:
+    try:
+        return Clients(request.param, serving.addresses["rocketmq-namesrv"], tmp_path_factory.mktemp("logs"))
+    except jars.Missing as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"t-{uuid4().hex[:8]}"
+
+
+BODIES = [f"{how}-{number}" for how in ("sync", "async", "oneway", "batch", "select") for number in range(3)]
+BODIES += ["bytes=180000", "last"]
+
+
+def test_every_way_to_send_and_to_consume(clients: Clients, serving: Serving, topic: str) -> None:
+    sent = [line.split() for line in clients("send", topic) if line.startswith("SENT ")]
+    assert [words[1] for words in sent].count("async") == 3
+    assert {words[2] for words in sent} == {"SEND_OK"}
+    (batch,) = (words for words in sent if words[1] == "batch")
+    assert len(batch[5].split(",")) == 3
+    assert len({words[3] for words in sent if words[1] == "select"}) == 1, "the selector chooses the queue"
+
+    pushed = got(clients("push", f"{topic}-push", topic, "*", len(BODIES)))
+    assert sorted(each.body for each in pushed) == sorted(BODIES)
+    (first,) = (each for each in pushed if each.body == "sync-0")
+    assert (first.tags, first.keys, first.flag, first.color, first.times) == ("even", "key0", 7, "blå", 0)
+
+    tagged = got(clients("push", f"{topic}-tags", topic, "even || batch", 5))
+    assert sorted(each.body for each in tagged) == ["batch-0", "batch-1", "batch-2", "sync-0", "sync-2"]
+
+    pulled = got(clients("litepull", f"{topic}-pull", topic, len(BODIES)))
+    assert sorted(each.body for each in pulled) == sorted(BODIES)
+    # A group that has committed goes on behind what it had.
+    consumer = Consumer({"bootstrap.servers": serving.kafka, "group.id": f"{topic}-pull"})
+    places = [TopicPartition(topic, queue) for queue in {each.queue for each in pulled}]
+    committed = {each.partition: each.offset for each in consumer.committed(places, 30)}
+    consumer.close()
+    assert committed == {queue: 1 + max(each.offset for each in pulled if each.queue == queue) for queue in committed}
+
+
+def test_orderly_consumers_see_each_queue_in_order(clients: Clients, serving: Serving, topic: str) -> None:
+    with Raw(serving.addresses["rocketmq"]) as raw:
+        for number in range(60):
+            raw.sent(topic, b"%d" % number, queue=number % 4, properties={"UNIQ_KEY": f"{number:032X}"})
+    found = got(clients("orderly", f"{topic}-g", topic, 60))
+    by_queue: dict[int, list[int]] = defaultdict(list)
+    for each in found:
+        by_queue[each.queue].append(each.offset)
+    assert by_queue == {queue: list(range(15)) for queue in range(4)}
+
+
+def test_members_share_the_queues(clients: Clients, serving: Serving, topic: str) -> None:
+    group = f"{topic}-g"
+    with Raw(serving.addresses["rocketmq"]) as raw:
+        for queue in range(4):
+            raw.sent(topic, b"%d" % queue, queue=queue, properties={"UNIQ_KEY": f"{queue:032X}"})
+        raw.heartbeat("0-another-member", {group: {topic: "*"}})
+        consumer = clients.start("push", group, topic, "*", 4)
+        assert consumer.stdout is not None
+        found: list[Got] = []
+        while len(found) < 2:
+            found += got([consumer.stdout.readline().rstrip()])
+        # The other two queues are the other member's, until it goes: the notice brings them.
+        raw.ask(Request.UNREGISTER_CLIENT, {"clientID": "0-another-member", "consumerGroup": group})
+        found += got(consumer.communicate(timeout=SECONDS)[0].splitlines())
+        assert sorted(each.body for each in found) == ["0", "1", "2", "3"]
+        assert {each.queue for each in found[:2]} == {2, 3}
+
+
+def test_what_fails_comes_again_and_then_is_dead(clients: Clients, serving: Serving, topic: str) -> None:
+    group = f"{topic}-g"
+    with Raw(serving.addresses["rocketmq"]) as raw:
+        raw.sent(topic, b"fail", properties={"UNIQ_KEY": "A" * 32, "TAGS": "t"})
+        raw.sent(topic, b"dead", properties={"UNIQ_KEY": "B" * 32, "TAGS": "t"})
+        # The one is consumed three times, the other four: the first time and maxReconsumeTimes.
+        lines = clients("push", group, topic, "*", 7)
+        times = [int(line.split()[1]) for line in lines if line.startswith("AT ")]
+        tries = [(each.body, each.times) for each in got(lines)]
+        assert sorted(tries) == [
+            ("dead", 0),
+            ("dead", 1),
+            ("dead", 2),
+            ("dead", 3),
+            ("fail", 0),
+            ("fail", 1),
+            ("fail", 2),
+        ]
+        assert {each.topic for each in got(lines)} == {topic}, "the client sees the topic that it subscribed to"
+        # The levels 3, 4 and 5.
+        assert max(times) - min(times) >= 6_000
+        dead = []
+        until = time.monotonic() + 30
+        while not dead and time.monotonic() < until:
+            dead = list(raw.read(f"%DLQ%{group}"))
+        assert [(each.body, read_properties(each.properties)["RETRY_TOPIC"]) for each in dead] == [(b"dead", topic)]
+
+
+def test_delay_levels(clients: Clients, topic: str) -> None:
+    clients("delay", topic, 4)
+    lines = clients("push", f"{topic}-g", topic, "*", 1)
+    (at,) = (int(line.split()[1]) for line in lines if line.startswith("AT "))
+    (message,) = got(lines)
+    sent_ms = int(message.body.split()[1])
+    assert at - sent_ms >= 2_000
+
+
+def test_sent_by_kafka_and_consumed_with_tags(clients: Clients, serving: Serving, topic: str) -> None:
+    with Raw(serving.addresses["rocketmq"]) as raw:
+        raw.sent(topic, b"first", properties={"TAGS": "other"})
+    producer = Producer({"bootstrap.servers": serving.kafka})
+    for number in range(20):
+        producer.produce(topic, f"kafka-{number}".encode(), headers=[("TAGS", b"red" if number % 2 else b"blue")])
+    assert producer.flush(30) == 0
+    found = got(clients("push", f"{topic}-g", topic, "red", 10))
+    assert sorted(each.body for each in found) == sorted(f"kafka-{number}" for number in range(1, 20, 2))
+    assert {each.tags for each in found} == {"red"}
