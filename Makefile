@@ -69,7 +69,7 @@ etcd: install  ## the tests with a real etcd, which is found (ETCD=path), or ins
 
 spark: install  ## the tests of the pipeline with a real Spark (Java 17); cluster, Connect and examples are with `make long`
 	$(PIP) -e ".[pipeline,lake,connect]"
-	$(BIN)/python -m pytest -m "spark and not long"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "spark and not long"
 
 cluster: install  ## a Spark cluster of two workers on loopback, until Ctrl-C
 	$(PIP) -e ".[pipeline]"

@@ -53,10 +53,17 @@ def test_a_page_runs_from_top_to_bottom(page: Path, broker: Broker, tmp_path: Pa
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", pages(spark=True))
 def test_a_page_about_spark_runs_from_top_to_bottom(page: Path, broker: Broker, tmp_path: Path):
-    run(page, [block for block in blocks_of(page) if block.needs_spark], broker, tmp_path / "work")
+    from tests.pipeline.conftest import SETTINGS
+
+    # A page's Spark is as short-lived as those of the other tests.
+    defaults = tmp_path / "conf" / "spark-defaults.conf"
+    defaults.parent.mkdir()
+    defaults.write_text("".join(f"{name} {value}\n" for name, value in SETTINGS.items()))
+    blocks = [block for block in blocks_of(page) if block.needs_spark]
+    run(page, blocks, broker, tmp_path / "work", SPARK_CONF_DIR=str(defaults.parent))
 
 
-def run(page: Path, blocks: list[Block], broker: Broker, work: Path) -> None:
+def run(page: Path, blocks: list[Block], broker: Broker, work: Path, **more: str) -> None:
     work.mkdir()
     for name, content in FILES.items():
         (work / name).write_text(content)
@@ -86,6 +93,7 @@ def run(page: Path, blocks: list[Block], broker: Broker, work: Path) -> None:
         "HEADRACE_URL": broker.url,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYTHONPATH": str(work),
+        **more,
     }
     done = subprocess.run(
         [sys.executable, str(PROGRAM), "plan.json"], cwd=work, env=environment, capture_output=True, text=True

@@ -1,10 +1,10 @@
-"""A driver with a query into the sink, and with `archive` beside it, that is killed where it hurts.
+"""A driver with a query into the sink, and with `archive` and `logs` beside it, that is killed where it hurts.
 
-    python -m tests.pipeline.dying_driver BOOTSTRAP SOURCE SINK FOLDER WHERE
+    python -m tests.pipeline.dying_driver BOOTSTRAP SOURCE SINK FOLDER WHERE [LINES INTO]
 
-Starting a Spark costs more than all it does here, so both die with one: whichever is at its place first waits for the
-other. Tasks fail once each, behind some of their work; the query's give their rows in another order and to other tasks
-each time.
+Starting a Spark costs more than all it does here, so all die with one: whichever is at its place first waits for the
+others. Tasks fail once each, behind some of their work; the query's give their rows in another order and to other tasks
+each time. `logs` counts the LINES, and publishes INTO a topic.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ from pyspark.sql.datasource import DataSourceStreamWriter
 from pyspark.sql.types import StructType
 
 from headrace.pipeline import sink_commit
-from headrace.pipeline.jobs import archive
+from headrace.pipeline.jobs import archive, logs
+from headrace.pipeline.jobs.logs import line_counter, result_sink
+from headrace.pipeline.jobs.logs.line_counter import LineCounter
+from headrace.pipeline.jobs.logs.result_sink import ResultSink, ResultWriter
 from headrace.pipeline.manifest import Manifest
 from headrace.pipeline.session import session, sibling_session
 from headrace.pipeline.sink_commit import CommitCoordinator, Note, OpenTransaction
@@ -36,6 +39,7 @@ from headrace.pipeline.table_sink import TableWriter, Written
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+LOGS = "logs"
 BEFORE, AMID, BEHIND = "before the decision", "amid the commits", "behind the commits"
 
 
@@ -51,13 +55,13 @@ class DyingSink(HeadraceSource):
         where, beside = self.options.pop("where"), self.options.pop("beside")
         # Commits happen in a worker of their own.
         if _in_worker(SINK_WORKER):
-            patch(where, pids, Path(beside))
+            patch(where, pids, [Path(each) for each in beside.split(",")])
         return super().streamWriter(schema, overwrite)
 
 
-def patch(where: str, pids: Sequence[int], beside: Path) -> None:
+def patch(where: str, pids: Sequence[int], beside: Sequence[Path]) -> None:
     def die() -> None:
-        while where != AMID and not beside.exists():
+        while where != AMID and not all(each.exists() for each in beside):
             time.sleep(0.05)
         for pid in (*pids, os.getpid()):
             os.kill(pid, signal.SIGKILL)
@@ -73,11 +77,20 @@ def patch(where: str, pids: Sequence[int], beside: Path) -> None:
         return
 
     async def writing(self: CommitCoordinator, driver: Any, note: Note) -> None:
-        if note.done == (where == BEHIND):
+        if note.done == (where == BEHIND) and not self._application.startswith(LOGS):
             die()
         await write(self, driver, note)
 
     CommitCoordinator._write = writing  # type: ignore[method-assign]
+
+
+def wait_for_death(beside: Path) -> None:
+    """Report that this worker is at its place, and wait until its Spark is gone."""
+    parent = os.getppid()
+    beside.touch()
+    while os.getppid() == parent:
+        time.sleep(0.05)
+    os._exit(1)
 
 
 def failing_once(blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -128,13 +141,10 @@ class DyingTable(HeadraceSource):
         return "dying-table"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 -- Spark's name
-        parent, beside = os.getppid(), Path(self.beside)
+        beside = Path(self.beside)
 
         def stop(*_: object) -> None:
-            beside.touch()
-            while os.getppid() == parent:
-                time.sleep(0.05)
-            os._exit(1)
+            wait_for_death(beside)
 
         if _in_worker(SINK_WORKER):
             if self.where == BEFORE:
@@ -144,6 +154,47 @@ class DyingTable(HeadraceSource):
         writer = super().streamWriter(schema, overwrite)
         writer.__class__ = FailingOnce
         return writer
+
+
+class DyingLogs(ResultSink):
+    """The sink of `logs`, which stops while it publishes, until its Spark is killed."""
+
+    where = ""
+    beside = ""
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> ResultWriter:  # noqa: N802 -- Spark's name
+        if _in_worker(SINK_WORKER):
+            write, behind, beside = CommitCoordinator._write, self.where == BEHIND, Path(self.beside)
+
+            async def writing(self: CommitCoordinator, driver: Any, note: Note) -> None:
+                if note.done == behind and self._application.startswith(LOGS):
+                    wait_for_death(beside)
+                await write(self, driver, note)
+
+            CommitCoordinator._write = writing  # type: ignore[method-assign]
+        return super().streamWriter(schema, overwrite)
+
+
+class FailingCounter(LineCounter):
+    def count(self, blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from super().count(blocks)
+        context = TaskContext.get()
+        if context is not None and context.attemptNumber() == 0:
+            raise RuntimeError("the first attempt of every task fails")
+
+
+def counting(
+    spark: SparkSession, bootstrap: str, topic: str, into: str, folder: Path, where: str, beside: Path
+) -> None:
+    """A `logs` that stops while it publishes, until it is killed."""
+    DyingLogs.where, DyingLogs.beside = where, str(beside)
+    result_sink.ResultSink = DyingLogs  # type: ignore[misc]
+    line_counter.LineCounter = FailingCounter  # type: ignore[misc]
+    try:
+        logs(spark, to=folder / f"{LOGS}-{topic}", topics=[topic], bootstrap=bootstrap, into=into, keep_open=True)
+    except BaseException:
+        traceback.print_exc()
+    os._exit(1)
 
 
 def archiving(spark: SparkSession, bootstrap: str, topic: str, folder: Path, where: str, beside: Path) -> None:
@@ -163,16 +214,17 @@ def main() -> None:
     from tests.pipeline.test_sink import pour
     from tests.pipeline.topics import Topics
 
-    bootstrap, source, sink, to, where = sys.argv[1:]
+    bootstrap, source, sink, to, where, *lines = sys.argv[1:]
     folder = Path(to)
-    beside = folder / f"archive is {where}"
+    beside = [folder / f"{job} is {where}" for job in ("archive", LOGS)]
     spark = session("dying", "local[2,3]", SETTINGS)
     assert spark._jvm is not None
     pids = f"{spark._jvm.java.lang.ProcessHandle.current().pid()},{os.getpid()}"
     spark.dataSource.register(DyingSink)
     if where != AMID:
-        Thread(target=archiving, args=(spark, bootstrap, source, folder, where, beside), daemon=True).start()
-    options = {"where": where, "beside": str(beside), "pids": pids}
+        Thread(target=archiving, args=(spark, bootstrap, source, folder, where, beside[0]), daemon=True).start()
+        Thread(target=counting, args=(spark, bootstrap, *lines, folder, where, beside[1]), daemon=True).start()
+    options = {"where": where, "beside": ",".join(map(str, beside)), "pids": pids}
     pour(spark, Topics(bootstrap), source, sink, folder / "checkpoint", shape=shaped, name="dying", **options)
 
 

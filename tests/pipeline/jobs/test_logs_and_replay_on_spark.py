@@ -1,15 +1,14 @@
-"""The commands `logs` and `replay` with a real Spark."""
+"""The commands `logs` and `replay` with a real Spark. Kills of the driver are in ../test_killed_driver.py."""
 
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.pipeline.test_sink import contents, run
+from tests.pipeline.test_sink import contents
 from tests.pipeline.topics import Topics
 from typer.testing import CliRunner
 
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
-
-pq = pytest.importorskip("pyarrow.parquet")
 
 NOON = 1_704_110_400_000
 
@@ -72,43 +69,6 @@ def test_logs_is_a_command(topics: Topics, command: Any, spark: SparkSession, tm
     place = ("--topics", topics.create(), "--bootstrap", topics.address, "--to", f"{tmp_path}/none")
     assert command("logs", *place, "--plot", f"{tmp_path}/none.png")["rows"] == 0
     assert not (tmp_path / "none.png").exists()
-
-
-@pytest.mark.parametrize("where", ["before the decision", "behind the commit"])
-def test_logs_through_the_death_of_its_driver(topics: Topics, spark: SparkSession, tmp_path: Path, where: str) -> None:
-    """Between the results in files and those in a topic, and before Spark knows of either. What lies between is, step
-    by step, in test_logs.py, where no Spark has to be started for each."""
-    from headrace.pipeline.jobs import logs
-
-    topic, into, root = topics.create(2), topics.create(), tmp_path / where.replace(" ", "-")
-    for partition in range(2):
-        lines = [line(number) for number in range(300)]
-        lines[100] = b"what"
-        # Its minute has ended, by more than a minute, at the time of the one before it.
-        lines[250] = line(7)
-        topics.fill(topic, lines, partition=partition, timestamp=NOON + 300_000)
-    died, said = run(
-        tmp_path, "tests.pipeline.jobs.dying_logs_on_spark", topics.address, topic, into, str(root), where
-    )  # fmt: skip
-    assert died == -signal.SIGKILL, said
-    # It had written, and Spark does not know.
-    assert pq.read_table(root / "windows").num_rows == 3
-    assert not list((root / "_headrace" / "checkpoint" / "commits").glob("[0-9]*"))
-    topics.fill(topic, [line(30), line(301)], timestamp=NOON + 301_000)
-    done = logs(spark, to=root, topics=[topic], bootstrap=topics.address, into=into)
-    assert (done.rows, done.parsed, done.broken, done.late, done.open) == (602, 597, 2, 3, 0)
-    rows = sorted(
-        (row["window"].timestamp() * 1_000 - NOON, row["lines"]) for row in pq.read_table(root / "windows").to_pylist()
-    )
-    assert rows == [(0, 120), (60_000, 118), (120_000, 120), (180_000, 120), (240_000, 118), (300_000, 1)]
-    aside = [(row["partition"], row["offset"], row["reason"]) for row in pq.read_table(root / "aside").to_pylist()]
-    assert sorted(aside) == [
-        (0, 100, "it is of no known format"), (0, 250, "late"), (0, 300, "late"),
-        (1, 100, "it is of no known format"), (1, 250, "late"),
-    ]  # fmt: skip
-    published = [json.loads(record.value) for record in contents(topics, into)]
-    assert sorted(each["lines"] for each in published if "lines" in each) == sorted(count for _, count in rows)
-    assert sum(each.get("late", 0) for each in published) == 3
 
 
 def through(frame: DataFrame) -> DataFrame:

@@ -176,6 +176,26 @@ def test_tables_may_be_partitioned_otherwise(topics: Topics, tmp_path: Path, kin
         assert values(kind, root) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_a_table_that_is_partitioned_otherwise_is_refused(topics: Topics, tmp_path: Path, kind: str) -> None:
+    topic, root = topics.create(), tmp_path / "out"
+    topics.fill(topic, [b"0"], timestamp=NOON)
+    query(topics, root, topic, kind).run()
+    for by in ("topic", "topic,date", ""):
+        with pytest.raises(TableInvalid, match=r"is partitioned by .*topic.*, not by .*Give partitionBy as the table"):
+            query(topics, root, topic, kind, partitionBy=by).writer().prepare()
+    query(topics, root, topic, kind).writer().prepare()
+
+
+def test_an_iceberg_table_that_lies_elsewhere_is_refused(topics: Topics, tmp_path: Path) -> None:
+    topic, root = topics.create(), tmp_path / "out"
+    topics.fill(topic, [b"0"], timestamp=NOON)
+    query(topics, root, topic, "iceberg").run()
+    shutil.copytree(root, tmp_path / "moved")
+    with pytest.raises(TableInvalid, match=r"the catalogue has headrace\.archive at file://.*/out, not at"):
+        query(topics, tmp_path / "moved", topic, "iceberg").writer().prepare()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_source_reads_it(topics: Topics, tmp_path: Path, kind: str) -> None:
     topic, root = topics.create(2), tmp_path / "out"
