@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 import signal
 import ssl
 from collections.abc import AsyncIterator
@@ -121,6 +123,71 @@ async def test_the_next_member_is_asked_when_one_is_killed_or_stopped(etcd_peers
             await until(lambda: never(etcd))
         peers.members[1].signal(signal.SIGCONT)
         await swapped(etcd, revision, b"again")
+
+
+async def test_every_swap_counts_once_while_members_are_killed_and_stopped(etcd_peers: Peers) -> None:
+    peers = etcd_peers(3)
+    rng = random.Random(1)
+    counted = 0
+    is_over = False
+
+    async def count(etcd: Etcd) -> None:
+        """Raise a number by one, again and again. A swap without an answer is sent again as it is."""
+        nonlocal counted
+        while not is_over:
+            try:
+                entry = await etcd.read("/h/n")
+                before, revision = (0, 0) if entry is None else (int(entry.value.split()[0]), entry.revision)
+                # Who counted is in the value: two clients write the same number.
+                wanted = b"%d %d" % (before + 1, id(etcd))
+            except EtcdUnavailable:
+                continue
+            while True:
+                try:
+                    outcome = await etcd.swap("/h/n", revision, wanted)
+                except EtcdUnavailable:
+                    continue
+                if not isinstance(outcome, Unknown):
+                    break
+            if isinstance(outcome, Swapped) or (outcome.current is not None and outcome.current.value == wanted):
+                counted += 1
+
+    async with client(peers) as first, client(peers) as second, client(peers) as reader:
+        counting = [asyncio.create_task(count(etcd)) for etcd in (first, second)]
+        for _ in range(4):
+            member = rng.choice(peers.members)
+            before = counted
+            member.signal(signal.SIGSTOP)
+            await until(lambda before=before: counted > before + 5)
+            member.signal(signal.SIGCONT)
+            member = rng.choice(peers.members)
+            before = counted
+            member.kill()
+            await until(lambda before=before: counted > before + 5)
+            member.start()
+            await until(lambda: answers(reader))
+        is_over = True
+        await asyncio.gather(*counting)
+        entry = await reader.read("/h/n")
+        assert entry is not None
+        assert int(entry.value.split()[0]) == counted
+
+
+async def test_a_view_goes_on_when_the_member_that_is_watched_stops(etcd_peers: Peers) -> None:
+    peers = etcd_peers(3)
+    views: list[View] = []
+    async with client(peers) as etcd, client(peers) as other:
+        watcher = Watcher(etcd, "/h/", 0.5, views.append, lambda error: None)
+        watcher.start()
+        await until(lambda: len(views) >= 2)
+        watched = etcd._members[0]
+        stopped = next(member for member in peers.members if member.port == watched[1])
+        stopped.signal(signal.SIGSTOP)
+        other._members.sort(key=lambda member: member == watched)
+        await swapped(other, 0, b"new")
+        await until(lambda: "/h/k" in views[-1].entries)
+        await watcher.stop()
+        stopped.signal(signal.SIGCONT)
 
 
 async def never(etcd: Etcd) -> bool:

@@ -36,3 +36,7 @@ class NotInitialized(HeadraceError):
 
 class StartRefused(HeadraceError):
     """The node may not start: with this data directory, under this number, or beside this etcd."""
+
+
+class EtcdWentBack(HeadraceError):
+    """A record in etcd is older than one that this node has acted on."""

@@ -17,7 +17,7 @@ from uuid import UUID
 from crc32c import crc32c
 
 from headrace.cluster.changes import forget_directory
-from headrace.cluster.errors import ChangeRefused, StartRefused
+from headrace.cluster.errors import ChangeRefused, EtcdWentBack, StartRefused
 from headrace.cluster.etcd import Etcd
 from headrace.cluster.records import Cluster, Group, Keys, Member, parse_group, parse_member, parse_node
 from headrace.cluster.swaps import change_group, read_cluster, read_group, swap
@@ -71,10 +71,10 @@ def save(disk: Disk, identity: Identity) -> None:
 
 
 def check_not_older(group: Group, identity: Identity) -> None:
-    """Refuse a record that is older than one that was seen. Raises StartRefused."""
+    """Refuse a record that is older than one that was seen. Raises EtcdWentBack."""
     seen = identity.seen
     if group.version < seen.version or group.epoch < seen.epoch:
-        raise StartRefused(
+        raise EtcdWentBack(
             f"etcd went back in time: the record of group {identity.group!r} has version {group.version} and epoch "
             f"{group.epoch}, and this node has seen {seen.version} and {seen.epoch}. Was etcd restored from a backup? "
             "Restore the newest state of it."
@@ -100,7 +100,7 @@ def plan_start(
     joined: Identity,
 ) -> Plan:
     """What a start does with a directory. `found` is its identity, `member` etcd's record of the node, and `joined` the
-    identity that it gets if it joins as new. Raises StartRefused."""
+    identity that it gets if it joins as new. Raises StartRefused, EtcdWentBack."""
     if joined.node not in group.replicas:
         raise StartRefused(
             f"node {joined.node} is no replica of group {joined.group!r} (replicas: "
@@ -140,8 +140,8 @@ def _check_own(found: Identity, cluster: Cluster, joined: Identity) -> None:
 
 
 async def start(runtime: Runtime, etcd: Etcd, keys: Keys, group_name: str, node: int) -> Identity:
-    """The identity of this start, in the directory and in etcd. Raises EtcdError, StartRefused, NotInitialized,
-    RecordInvalid, DataDirectoryInvalid."""
+    """The identity of this start, in the directory and in etcd. Raises EtcdError, EtcdWentBack, StartRefused,
+    NotInitialized, RecordInvalid, DataDirectoryInvalid."""
     offload, disk = runtime.offload, runtime.disk
     found = await offload.run(load, disk)
     view = await etcd.read_prefix(keys.prefix)
