@@ -293,16 +293,24 @@ async def test_a_wrong_password_and_a_missing_one_are_sentences() -> None:
             await etcd.read("k")
 
 
-async def test_a_user_where_none_is_asked_for_does_no_harm() -> None:
-    def answer(path: str, body: dict[str, Any]) -> object:
-        if path == "/v3/auth/authenticate":
-            return (400, {"code": 9, "message": "etcdserver: authentication is not enabled"})
-        return swapped(path, body)
+async def test_a_user_where_none_is_asked_for_does_no_harm_and_is_there_when_one_is() -> None:
+    users = Users()
+    asks = False
 
-    async with members(answer, user="me", password="x") as (etcd, [server]):
+    def answer(path: str, body: dict[str, Any]) -> object:
+        if path == "/v3/auth/authenticate" and not asks:
+            return (400, {"code": 9, "message": "etcdserver: authentication is not enabled"})
+        if asks and path == "/v3/kv/txn" and not server.requests[-1][2]:
+            return (400, {"code": 3, "message": "etcdserver: user name is empty"})
+        return users(path, body)
+
+    async with members(answer, user="me", password="secret") as (etcd, [server]):
         assert await etcd.swap("k", 5, b"new") == Swapped(8)
         assert await etcd.swap("k", 5, b"new") == Swapped(8)
         assert server.paths() == ["/v3/auth/authenticate", "/v3/kv/txn", "/v3/kv/txn"]
+        asks = True
+        assert await etcd.swap("k", 5, b"new") == Swapped(8)
+        assert [token for _, _, token in server.requests[3:]] == ["", "", "t1"]
 
 
 async def test_a_server_of_another_kind_is_named() -> None:

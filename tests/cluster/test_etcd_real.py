@@ -256,6 +256,7 @@ async def test_users(etcd_peers: Peers) -> None:
         # Users are not asked for yet.
         assert isinstance(await etcd.swap("/h/k", 0, b"one"), Swapped)
         await etcd._ask("/v3/auth/enable", {}, dict)
+        assert await etcd.read("/h/k") is not None
         with pytest.raises(EtcdRejected, match="asks for a user and a password"):
             await Etcd([("127.0.0.1", peers.members[0].port)]).read("/h/k")
         with pytest.raises(EtcdRejected, match="the user or the password is wrong"):

@@ -294,7 +294,7 @@ class Etcd:
         try:
             return await ask(self._token)
         except Rejected as error:
-            if not self._token or not error.is_token_invalid:
+            if not self._user or not error.is_token_invalid:
                 raise
         self._token = ""
         await self._authenticate(gateway)
@@ -311,7 +311,6 @@ class Etcd:
         except Rejected as error:
             if NO_USERS not in error.message:
                 raise
-            self._user = ""
 
     def _close_idle(self, member: Address) -> None:
         idle = self._idle[member]

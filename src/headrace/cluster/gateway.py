@@ -31,12 +31,13 @@ RECOMMENDED = "3.5 or newer is recommended"
 # gRPC's codes for an answer that is final: the request was not carried out, and will not be.
 NOT_FOUND, PERMISSION_DENIED, UNAUTHENTICATED = 5, 7, 16
 FINAL = frozenset({3, NOT_FOUND, PERMISSION_DENIED, 8, 9, 11, 12, UNAUTHENTICATED})
-# Users and roles have changed since the token was issued.
-TOKEN_OUTDATED = "revision of auth store is old"
+# Users and roles have changed since the token was issued; there is no token, and users are asked for by now.
+OUTDATED = "revision of auth store is old"
+NAMELESS = "user name is empty"
 
 # What etcd's own words mean to an operator.
 REFUSALS = {
-    "user name is empty": "it asks for a user and a password. Use --etcd-user and --etcd-password-file",
+    NAMELESS: "it asks for a user and a password. Use --etcd-user and --etcd-password-file",
     "authentication failed": "the user or the password is wrong. See --etcd-user and --etcd-password-file",
     "permission denied": "the user has no right to read and write keys under /headrace/. Grant it a role",
     "database space exceeded": "its database is full. Compact and defragment etcd, then disarm its NOSPACE alarm",
@@ -64,11 +65,11 @@ class Rejected(EtcdRejected):
     @property
     def is_token_invalid(self) -> bool:
         """Whether the same request may pass with a new token."""
-        return self.grpc_code == UNAUTHENTICATED or TOKEN_OUTDATED in self.message
+        return self.grpc_code == UNAUTHENTICATED or any(known in self.message for known in (OUTDATED, NAMELESS))
 
 
 class Gateway:
-    """A connection to one member. One request at a time; an error leaves it unusable."""
+    """A connection to one member, for one request at a time."""
 
     def __init__(self, address: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.address = address
