@@ -128,6 +128,31 @@ def test_settings_are_changed_in_one_swap(store: Store, cli: Cli) -> None:
         assert said in done.err
 
 
+def test_the_feature_level_rises_once_every_node_knows_it(
+    store: Store, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli("cluster", "init", 1, 2)
+    run_nodes(store, 1)
+    assert "node 2 does not run, so that its version is not known" in cli("cluster", "set", "feature.level=1").err
+    run_nodes(store, 1, 2)
+    assert (
+        "node 1 knows feature.level 1 at most (got 2). Upgrade it first."
+        in cli("cluster", "set", "feature.level=2").err
+    )
+    for node in (1, 2):
+        value = json.loads(store.keys[KEYS.node(node)][0])
+        store.put(KEYS.node(node), json.dumps({**value, "feature_level": 2}).encode())
+    assert "this command knows feature.level 1 at most" in cli("cluster", "set", "feature.level=2").err
+    monkeypatch.setattr("headrace.cluster.changes.FEATURE_LEVEL", 2)
+    monkeypatch.setattr("headrace.cluster.records.FEATURE_LEVEL", 2)
+    assert cli("cluster", "set", "feature.level=2").text == "cluster main: feature.level=2\n"
+    assert cli("cluster", "set", "feature.level=2", "--json").json["feature_level"] == 2
+    assert "feature.level is 2, and never falls (got 1)" in cli("cluster", "set", "feature.level=1").err
+    # A build that knows less does not start beside it.
+    monkeypatch.setattr("headrace.cluster.records.FEATURE_LEVEL", 1)
+    assert "feature level 2, and this version knows 1 at most. Use a newer Headrace." in cli("cluster", "status").err
+
+
 def test_nodes_are_added_removed_and_given_the_lead(store: Store, cli: Cli) -> None:
     cli("cluster", "init", 1, 2, 3)
     run_nodes(store, 1, 2)

@@ -116,6 +116,21 @@ class Context:
         else:
             print(sentence)
 
+    async def raise_feature_level(self, level: int) -> None:
+        """Change the cluster's record, once every node knows the level."""
+        from headrace.cluster.changes import raise_feature_level
+        from headrace.cluster.status import running_nodes
+        from headrace.cluster.swaps import change_cluster
+
+        running = running_nodes(await self.etcd.read_prefix(self.keys.prefix), self.keys)
+        changed = await change_cluster(
+            self.etcd, self.keys.cluster, partial(raise_feature_level, level=level, running=running)
+        )
+        if self.as_json:
+            print_json(asdict(changed))
+        else:
+            print(f"cluster {self.keys.name}: feature.level={level}")
+
     async def directory_of(self, node: int) -> str | None:
         """The data directory that a node was last started with."""
         from headrace.cluster.records import parse_member
@@ -245,14 +260,17 @@ async def set_settings(
         list[str],
         typer.Argument(
             metavar="NAME=VALUE...",
-            help="min.insync.replicas, replica.lag.time.max.ms or unclean.leader.election.enable.",
+            help="min.insync.replicas, replica.lag.time.max.ms, unclean.leader.election.enable; feature.level alone.",
         ),
     ],
 ) -> None:
-    """Changes settings of the group. Nodes take them over at once."""
+    """Changes settings of the group, or raises the cluster's feature.level. Nodes take them over at once."""
     from headrace.cluster.changes import configure
 
     given = {}
+    if len(settings) == 1 and settings[0].startswith("feature.level="):
+        await context.raise_feature_level(_number(*settings[0].split("=", 1)))
+        return
     for name, value in assignments(settings, "a setting").items():
         if name not in SETTINGS:
             raise HeadraceError(f"there is no setting {name!r}. Use {', '.join(SETTINGS)}.")

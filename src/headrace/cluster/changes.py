@@ -11,12 +11,12 @@ the ISR is large enough again, commits go on without the ELR, and it is emptied 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from headrace.cluster.errors import ChangeRefused
-from headrace.cluster.records import Group, Incarnation
+from headrace.cluster.records import FEATURE_LEVEL, Cluster, Group, Incarnation, Node
 
 
 def new_group(replicas: Sequence[int], min_isr: int | None = None) -> Group:
@@ -237,6 +237,25 @@ def configure(
     if group.elr and not group.isr:
         raise ChangeRefused("no replica is in the ISR. Wait until one of the ELR leads.")
     return replace(after, min_isr=min_isr, elr=())
+
+
+def raise_feature_level(cluster: Cluster, level: int, running: Mapping[int, Node | None]) -> Cluster:
+    """Let records and frames have what came with a level: once every node knows it, for it never falls again. `running`
+    has every node of the cluster, None for one that does not run."""
+    if level < cluster.feature_level:
+        raise ChangeRefused(f"feature.level is {cluster.feature_level}, and never falls (got {level})")
+    for number, node in running.items():
+        if node is None:
+            raise ChangeRefused(
+                f"node {number} does not run, so that its version is not known. Start it, or remove it."
+            )
+        if node.feature_level < level:
+            raise ChangeRefused(
+                f"node {number} knows feature.level {node.feature_level} at most (got {level}). Upgrade it first."
+            )
+    if level > FEATURE_LEVEL:
+        raise ChangeRefused(f"this command knows feature.level {FEATURE_LEVEL} at most (got {level}). Use a newer one.")
+    return replace(cluster, feature_level=level)
 
 
 def touch(group: Group) -> Group:

@@ -145,7 +145,7 @@ async def start(runtime: Runtime, etcd: Etcd, keys: Keys, group_name: str, node:
     offload, disk = runtime.offload, runtime.disk
     found = await offload.run(load, disk)
     view = await etcd.read_prefix(keys.prefix)
-    cluster = read_cluster(view, keys)
+    cluster = read_cluster(view.entries.get(keys.cluster), keys.cluster)
     group = read_group(view.entries.get(keys.group(group_name)), keys.group(group_name))
     running, registered = view.entries.get(keys.node(node)), view.entries.get(keys.member(node))
     if running is not None:

@@ -107,6 +107,8 @@ class Node(Record):
     """Of the machine. After another boot what was not synced is gone."""
     protocol_min: int
     protocol_max: int
+    feature_level: int = FEATURE_LEVEL
+    """The highest that the node knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +195,7 @@ def parse_node(value: bytes, key: str) -> Node:
             "boot_id": _text,
             "protocol_min": _number(0, INT32_MAX),
             "protocol_max": _number(0, INT32_MAX),
+            "feature_level": _number(1),
         },
     )
 

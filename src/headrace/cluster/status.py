@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from headrace.cluster.etcd import Etcd, View
-from headrace.cluster.records import Group, Keys, Member, Node, parse_member, parse_node
+from headrace.cluster.records import Group, Keys, Member, Node, parse_group, parse_member, parse_node
 from headrace.cluster.swaps import read_cluster, read_group
 
 
@@ -19,9 +19,10 @@ async def read_status(etcd: Etcd, keys: Keys, group: str) -> dict[str, Any]:
 
 def describe(view: View, keys: Keys, name: str) -> dict[str, Any]:
     """The same of what was read."""
-    cluster = read_cluster(view, keys)
+    cluster = read_cluster(view.entries.get(keys.cluster), keys.cluster)
     group = read_group(view.entries.get(keys.group(name)), keys.group(name))
-    members, running = _by_node(view, keys, group)
+    running = running_nodes(view, keys)
+    members = _members(view, keys, group)
     rows = [_row(node, group, members.get(node), running.get(node)) for node in group.replicas]
     return {
         "cluster": {"name": keys.name, **asdict(cluster)},
@@ -31,14 +32,19 @@ def describe(view: View, keys: Keys, name: str) -> dict[str, Any]:
     }
 
 
-def _by_node(view: View, keys: Keys, group: Group) -> tuple[dict[int, Member], dict[int, Node]]:
-    members, running = {}, {}
-    for node in group.replicas:
-        if (entry := view.entries.get(keys.member(node))) is not None:
-            members[node] = parse_member(entry.value, entry.key)
-        if (entry := view.entries.get(keys.node(node))) is not None:
-            running[node] = parse_node(entry.value, entry.key)
-    return members, running
+def running_nodes(view: View, keys: Keys) -> dict[int, Node | None]:
+    """All nodes of all groups; None for one that does not run. Raises RecordInvalid."""
+    groups = [parse_group(entry.value, key) for key, entry in view.entries.items() if key.startswith(keys.group(""))]
+    found = {}
+    for node in sorted({node for group in groups for node in group.replicas}):
+        entry = view.entries.get(keys.node(node))
+        found[node] = None if entry is None else parse_node(entry.value, entry.key)
+    return found
+
+
+def _members(view: View, keys: Keys, group: Group) -> dict[int, Member]:
+    entries = {node: view.entries.get(keys.member(node)) for node in group.replicas}
+    return {node: parse_member(entry.value, entry.key) for node, entry in entries.items() if entry is not None}
 
 
 def _row(node: int, group: Group, member: Member | None, running: Node | None) -> dict[str, Any]:
@@ -59,6 +65,7 @@ def _row(node: int, group: Group, member: Member | None, running: Node | None) -
         "rack": None if running is None else running.rack or None,
         "address": None if running is None else running.addresses.get("peer"),
         "addresses": {} if running is None else running.addresses,
+        "feature_level": None if running is None else running.feature_level,
     }
 
 

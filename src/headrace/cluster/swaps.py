@@ -11,39 +11,44 @@ import asyncio
 from collections.abc import Callable
 
 from headrace.cluster.errors import EtcdUnavailable, NotInitialized
-from headrace.cluster.etcd import Entry, Etcd, Refused, Swapped, Unknown, View
-from headrace.cluster.records import Cluster, Group, Keys, parse_cluster, parse_group
+from headrace.cluster.etcd import Entry, Etcd, Refused, Swapped, Unknown
+from headrace.cluster.records import Cluster, Group, R, parse_cluster, parse_group
 
 # An election inside of etcd takes a second or two.
 TRIES = 5
 PAUSE_SECONDS = 0.5
 
 
-def read_cluster(view: View, keys: Keys) -> Cluster:
+def read_cluster(entry: Entry | None, key: str) -> Cluster:
     """The cluster's record. Raises NotInitialized, RecordInvalid."""
-    entry = view.entries.get(keys.cluster)
     if entry is None:
-        raise NotInitialized(f"etcd has no cluster {keys.name!r}. Run headrace cluster init.")
-    return parse_cluster(entry.value, entry.key)
+        raise NotInitialized(f"etcd has no cluster {key.split('/')[-2]!r}. Run headrace cluster init.")
+    return parse_cluster(entry.value, key)
 
 
 def read_group(entry: Entry | None, key: str) -> Group:
     """A group's record. Raises NotInitialized, RecordInvalid."""
     if entry is None:
-        raise NotInitialized(
-            f"etcd has no group {key.rpartition('/')[2]!r} in this cluster. Run headrace cluster init."
-        )
+        raise NotInitialized(f"etcd has no group {key.split('/')[-1]!r} in this cluster. Run headrace cluster init.")
     return parse_group(entry.value, key)
 
 
-async def change_group(etcd: Etcd, key: str, change: Callable[[Group], Group]) -> Group:
-    """Change the group's record, whatever others change meanwhile; the new record. Raises EtcdError, NotInitialized,
+async def change_cluster(etcd: Etcd, key: str, change: Callable[[Cluster], Cluster]) -> Cluster:
+    """Change the cluster's record, whatever others change meanwhile; the new record. Raises EtcdError, NotInitialized,
     RecordInvalid, ChangeRefused."""
+    return await _change(etcd, key, read_cluster, change)
+
+
+async def change_group(etcd: Etcd, key: str, change: Callable[[Group], Group]) -> Group:
+    """The same for a group's record."""
+    return await _change(etcd, key, read_group, change)
+
+
+async def _change(etcd: Etcd, key: str, read: Callable[[Entry | None, str], R], change: Callable[[R], R]) -> R:
     entry = await etcd.read(key)
     while True:
-        wanted = change(read_group(entry, key))
-        assert entry is not None
-        found = await swap(etcd, key, entry.revision, wanted.encode())
+        wanted = change(read(entry, key))
+        found = await swap(etcd, key, 0 if entry is None else entry.revision, wanted.encode())
         if found is None:
             return wanted
         entry = found.current
