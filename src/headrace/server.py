@@ -55,7 +55,7 @@ class Server:
         """HOST:PORT of each open listener, by its name."""
         self._runtime = runtime
         self._ready = False
-        self._capacity = Capacity(unread_bytes=config.unread_max_bytes)
+        self._capacity = Capacity(unread_bytes=config.unread_max_bytes, receiving_bytes=config.receiving_max_bytes)
         self._running = AsyncExitStack()
 
     @property

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.doors.kafka.wired import Wire, batch_of, fetch_fields
+import uvloop
+from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, produce_fields
 from tests.doors.nsq.nsqd.wired import Wire as NsqWire
 from tests.doors.nsq.nsqd.wired import mpub
-from tests.waiting import until
+from tests.waiting import SECONDS, until
 
 from headrace.broker.metrics import DoorMetrics
 from headrace.config import Config
@@ -67,6 +68,34 @@ async def test_doors_share_the_descriptors():
     assert capacity.descriptors_left == 0
 
 
+def test_large_requests_take_their_turns():
+    capacity = Capacity(receiving_bytes=100)
+    called: list[str] = []
+
+    def ask(name: str, size: int) -> bool:
+        return capacity.reserve(name, size, lambda: called.append(name), "kafka", 0.0)
+
+    assert [ask("a", 30), ask("b", 20), ask("b", 40), ask("c", 20)] == [True] * 4
+    assert capacity.receiving_bytes == 90
+    # None begins before those that wait to begin, and before those that wait to go on.
+    assert [ask("d", 20), ask("e", 5), ask("b", 80), ask("c", 50), ask("d", 20)] == [False] * 5
+    # The first to have begun has all that it needs.
+    assert ask("a", 200)
+    assert (called, capacity.receiving_bytes) == ([], 260)
+    capacity.release("a")
+    # Now it is the next: 80 and 20.
+    assert (called, capacity.receiving_bytes) == (["b"], 100)
+    capacity.release("e")
+    capacity.release("b")
+    assert (called, capacity.receiving_bytes) == (["b", "c", "d"], 70)
+    assert not ask("f", 1_000)
+    capacity.release("c")
+    capacity.release("d")
+    assert (called[3:], capacity.receiving_bytes) == (["f"], 1_000)
+    capacity.release("f")
+    assert capacity.receiving_bytes == 0
+
+
 def lazy_socket(address: str) -> socket.socket:
     """A client whose side has little room, and that never reads."""
     made = socket.socket()
@@ -77,7 +106,7 @@ def lazy_socket(address: str) -> socket.socket:
     return made
 
 
-async def opened(data: Path, **doors: str) -> Server:
+async def opened(data: Path, **doors: str | int) -> Server:
     doors_of_nsq = ("nsq", "nsq_http", "lookup", "lookup_http")
     closed = dict.fromkeys(("kafka", "http", *doors_of_nsq, "rocketmq", "rocketmq_namesrv"), "off")
     settings: dict[str, Any] = {"durability": "memory", "unread_max_bytes": 1_048_576}
@@ -112,6 +141,55 @@ async def test_kafka_clients_that_do_not_read_hold_no_more_than_is_configured(tm
             each.close()
     await until(lambda: not metrics.connections)
     assert capacity.unread_bytes == 0
+    await server.stop()
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_large_requests_wait_unread_while_others_are_received(tmp_path: Path, loop: Any):
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(receive_large_requests(tmp_path))
+
+
+async def receive_large_requests(data: Path) -> None:
+    server = await opened(data, kafka="127.0.0.1:0", receiving_max_bytes=1 << 20)
+    topic = await server.broker.topics.create("rain", 1, {"max.message.bytes": "10000000"})
+    host, port = server.addresses["kafka"].split(":")
+    capacity = server._capacity
+    wires = [Wire(*await asyncio.open_connection(host, int(port))) for _ in range(5)]
+    first, second, gone, large, small = wires
+    frames = [
+        wire.frame("produce", 9, **produce_fields(topic, batch_of(bytes(size))))
+        for wire, size in zip(wires, (700_000, 700_000, 700_000, 3_000_000, 100), strict=True)
+    ]
+
+    def waiting() -> list[Any]:
+        return [*capacity._growing, *capacity._beginning]
+
+    try:
+        first.writer.write(frames[0][:-1])
+        await until(lambda: capacity.receiving_bytes == len(frames[0]))
+        for wire, frame, line in ((second, frames[1], 1), (gone, frames[2][:-1], 2), (large, frames[3], 3)):
+            wire.writer.write(frame)
+            await until(lambda line=line: len(waiting()) == line)
+        small.writer.write(frames[4])
+        assert (await small.receive("produce", 9)).responses[0].partition_responses[0].base_offset == 0
+        # That shows when its turn comes: until then its socket is not read.
+        gone.writer.transport.abort()
+        assert capacity.receiving_bytes <= 1 << 20
+        assert topic.partitions[0].end == 1
+        # What waits is in the sockets.
+        assert [each._reading for each in waiting()] == [False] * 3
+        first.writer.write(frames[0][-1:])
+        for wire, offset in ((first, 1), (second, 2), (large, 3)):
+            reply = await asyncio.wait_for(wire.receive("produce", 9), SECONDS)
+            assert reply.responses[0].partition_responses[0].base_offset == offset
+        # And the next one on the same connection.
+        reply = await second.ask("produce", 9, **produce_fields(topic, batch_of(bytes(700_000))))
+        assert reply.responses[0].partition_responses[0].base_offset == 4
+        await until(lambda: (capacity.receiving_bytes, waiting()) == (0, []))
+    finally:
+        for each in wires:
+            each.writer.close()
     await server.stop()
 
 

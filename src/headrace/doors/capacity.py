@@ -1,14 +1,20 @@
-"""What the doors of one broker share: descriptors for connections, and memory for replies that clients leave unread.
+"""What the doors of one broker share: descriptors for connections, memory for large requests that are being received,
+and memory for replies that clients leave unread.
 
 A bound for each connection and each door does not bound the process. So connections of all doors are counted together,
 within what the log's own files leave of the descriptors; and so are the bytes of replies, and the files that replies
 are sent from, that wait for their clients to read them. Beyond that bound the clients that have waited the longest are
 cut off: they can connect again, and lose nothing but an answer.
+
+The memory that large requests are received into is counted as it grows with what arrives. Beyond the bound they wait,
+unread in their sockets, except for the one that began first: it is received to its end, and so they all are, one after
+the other if need be. Small requests wait for none of them.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Protocol
 
 import structlog
@@ -28,7 +34,12 @@ class Capacity:
     """The budgets of one broker."""
 
     def __init__(
-        self, *, unread_bytes: int = sys.maxsize, unread_files: int = sys.maxsize, descriptors: int = sys.maxsize
+        self,
+        *,
+        unread_bytes: int = sys.maxsize,
+        unread_files: int = sys.maxsize,
+        receiving_bytes: int = sys.maxsize,
+        descriptors: int = sys.maxsize,
     ) -> None:
         self.descriptors_left = descriptors
         """For connections."""
@@ -36,11 +47,20 @@ class Capacity:
         """Of replies that wait to be read."""
         self.unread_files = 0
         """That such replies are sent from, each counted for every reply."""
+        self.receiving_bytes = 0
+        """Of memory for large requests that are being received."""
         self._bytes_max = unread_bytes
+        self._receiving_max = receiving_bytes
+        # In the order in which they began.
+        self._reserved: dict[object, int] = {}
+        # Those that wait: to go on, and to begin.
+        self._growing: dict[object, tuple[int, Callable[[], None]]] = {}
+        self._beginning: dict[object, tuple[int, Callable[[], None]]] = {}
         self.files_max = unread_files
         # In the order in which they began to wait.
         self._waiting: dict[Abortable, tuple[int, int]] = {}
         self._refusing = RateLimit()
+        self._delaying = RateLimit()
         self._aborting = RateLimit()
 
     # --- descriptors --------------------------------------------------------------------------------------------------
@@ -65,6 +85,48 @@ class Capacity:
                 door=door,
                 count=count,
             )
+
+    # --- large requests -----------------------------------------------------------------------------------------------
+
+    def reserve(self, connection: object, size: int, on_reserved: Callable[[], None], door: str, now: float) -> bool:
+        """Have room for `size` bytes of the request that a connection receives; False: there is none, and `on_reserved`
+        is called once it is taken."""
+        has_begun = connection in self._reserved
+        if (has_begun or not self._beginning) and self._fits(connection, size):
+            self._take_room(connection, size)
+            return True
+        line = self._growing if has_begun else self._beginning
+        if connection not in line and (count := self._delaying.count(now)):
+            log.warning(
+                "large requests wait: more may not be received at once (receiving_max_bytes)", door=door, count=count
+            )
+        line[connection] = (size, on_reserved)
+        return False
+
+    def release(self, connection: object) -> None:
+        """Give the room of a request back that is handled, or will not come; those in line have it."""
+        self._growing.pop(connection, None)
+        self._beginning.pop(connection, None)
+        self.receiving_bytes -= self._reserved.pop(connection, 0)
+        for line in (self._growing, self._beginning):
+            while line:
+                first, (size, on_reserved) = next(iter(line.items()))
+                if not self._fits(first, size):
+                    # Whatever begins would take what those need that have begun.
+                    return
+                del line[first]
+                self._take_room(first, size)
+                on_reserved()
+
+    def _fits(self, connection: object, size: int) -> bool:
+        """The first to have begun always has room, however large it is: so there is one that does not wait."""
+        if next(iter(self._reserved), connection) is connection:
+            return True
+        return self.receiving_bytes + size - self._reserved.get(connection, 0) <= self._receiving_max
+
+    def _take_room(self, connection: object, size: int) -> None:
+        self.receiving_bytes += size - self._reserved.get(connection, 0)
+        self._reserved[connection] = size
 
     # --- replies that clients leave unread --------------------------------------------------------------------------
 

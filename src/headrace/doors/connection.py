@@ -63,6 +63,7 @@ class BufferedConnection(asyncio.BufferedProtocol):
         "_pending",
         "_queued",
         "_reading",
+        "_starved",
         "_task",
         "_waiting",
         "address",
@@ -88,6 +89,8 @@ class BufferedConnection(asyncio.BufferedProtocol):
         self._need = 0
         self._held = 0
         self._reading = True
+        # A large request waits for the memory to receive it into.
+        self._starved = False
         self._pending: list[Any] = []
         # The replies in line are looked at when this turn of the loop ends.
         self._queued = False
@@ -178,6 +181,8 @@ class BufferedConnection(asyncio.BufferedProtocol):
                 if self._filled == self._need:
                     self._receive(own, self._need)
                     self._let_others()
+                elif self._filled == len(own) and not self._reserve(self.door.buffers.grown(own, self._need)):
+                    self._pause_reading()
                 return
             count += len(own)
         self._receive(door.buffer, count)
@@ -214,13 +219,20 @@ class BufferedConnection(asyncio.BufferedProtocol):
         if left == 0:
             if self._need > self.large:
                 self.door.buffers.give_back(buffer)
+                self.door.connections.capacity.release(self)
             self._own = None
             self._need = 0
             return
         need = self._needed(buffer, position, left)
         if need > self.large and left <= need:
             if buffer is not self._own or position:
-                own = self.door.buffers.take(max(2 * left, FIRST), need)
+                first = min(max(2 * left, FIRST), need)
+                if not self._reserve(first):
+                    self._own = buffer[position:end]
+                    self._need = 0
+                    self._pause_reading()
+                    return
+                own = self.door.buffers.take(first, need)
                 own[:left] = memoryview(buffer)[position:end]
                 self._own = own
             self._filled = left
@@ -233,6 +245,26 @@ class BufferedConnection(asyncio.BufferedProtocol):
             self._need = 0
             if left >= HELD_BYTES and self._held:
                 self._pause_reading()
+
+    def _reserve(self, size: int) -> bool:
+        """Have memory for so much of a large request; False: it is received once there is some."""
+        door = self.door
+        capacity = door.connections.capacity
+        self._starved = not capacity.reserve(self, size, self._on_reserved, door.metrics.name, door.loop.time())
+        return not self._starved
+
+    def _on_reserved(self) -> None:
+        # Not now, within the turn of the connection that gave it back.
+        self.door.soon(self._receive_reserved)
+
+    def _receive_reserved(self) -> None:
+        """Go on with the large request that waited for memory."""
+        self._starved = False
+        own = self._own
+        if own is not None and self._need <= self.large and not self._held & (CLOSING | LOST):
+            self._own = None
+            self._receive(own, len(own))
+        self._resume_reading()
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Do a request that awaits; the next one is handled after it."""
@@ -318,7 +350,7 @@ class BufferedConnection(asyncio.BufferedProtocol):
             self.transport.pause_reading()
 
     def _resume_reading(self) -> None:
-        if not self._reading and not self._held:
+        if not self._reading and not self._held and not self._starved:
             self._reading = True
             if not self.transport.is_closing():
                 self.transport.resume_reading()

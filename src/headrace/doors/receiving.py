@@ -26,11 +26,15 @@ class Buffers:
         for index, spare in enumerate(self._spare):
             if len(spare) >= need:
                 return self._spare.pop(index)
-        return bytearray(min(first, need))
+        return bytearray(first)
+
+    def grown(self, buffer: bytearray, need: int) -> int:
+        """The size of the next buffer: never more than twice what has arrived."""
+        return min(need, 2 * len(buffer))
 
     def grow(self, buffer: bytearray, need: int) -> bytearray:
-        """The same bytes with more room: never more than twice what has arrived."""
-        grown = bytearray(min(need, 2 * len(buffer)))
+        """The same bytes with more room."""
+        grown = bytearray(self.grown(buffer, need))
         grown[: len(buffer)] = buffer
         return grown
 

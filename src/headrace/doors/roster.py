@@ -57,6 +57,7 @@ class Roster(Generic[C]):
         if connection in self._connections:
             del self._connections[connection]
             self.note_unread(connection, 0)
+            self.capacity.release(connection)
             self.capacity.give_back()
         self._metrics.connections = len(self._connections)
         if self._emptied is not None and not self._connections and not self._emptied.done():

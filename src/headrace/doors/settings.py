@@ -24,6 +24,12 @@ class SharedSettings(Settings):
         "would take descriptors from the log.",
         least=1,
     )
+    receiving_max_bytes: int = setting(
+        536_870_912,
+        "Bytes of memory that the Kafka and NSQ doors receive large requests into; beyond it they wait unread, all but "
+        "the one that began first.",
+        least=1_048_576,
+    )
     unread_max_bytes: int = setting(
         268_435_456,
         "Bytes of replies that the clients of all doors have not read yet; beyond it those that have waited the "

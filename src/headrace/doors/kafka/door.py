@@ -4,8 +4,9 @@ They share what an acceptor has, fetch sessions, quotas, and what is known of Pr
 
 What a client can make the door hold: nothing while it is idle (10,000 connections that have each produced once take
 27 MB, 2.7 KB each, measured on uvloop); the bytes that have arrived of a cut request, at most doubled and never more
-than `request_max_bytes`; a megabyte of requests behind one that is under way; and no reply beyond the first that it
-does not read, which counts against what all doors may hold of such (`unread_max_bytes`).
+than `request_max_bytes`, of which all clients together have `receiving_max_bytes`; a megabyte of requests behind one
+that is under way; and no reply beyond the first that it does not read, which counts against what all doors may hold of
+such (`unread_max_bytes`).
 """
 
 from __future__ import annotations

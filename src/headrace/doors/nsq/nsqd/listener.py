@@ -3,8 +3,9 @@
 They share what an acceptor has, the settings and the counters.
 
 What a client can make the door hold: nothing while it is idle; the bytes that have arrived of a cut command, at most
-doubled and never more than `nsq_max_body_size`; 256 KiB of commands behind one that waits; and a megabyte of replies
-that it does not read, which count against what all doors may hold of such (`unread_max_bytes`).
+doubled and never more than `nsq_max_body_size`, of which all clients together have `receiving_max_bytes`, unless they
+compress; 256 KiB of commands behind one that waits; and a megabyte of replies that it does not read, which count
+against what all doors may hold of such (`unread_max_bytes`).
 """
 
 from __future__ import annotations
