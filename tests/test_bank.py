@@ -245,7 +245,6 @@ def run_bank(folder: Path, accidents: int, seed: int) -> None:
         print(found, dict(made.deaths))
 
 
-@pytest.mark.timeout(300)
 def test_the_sum_never_changes(tmp_path: Path):
     """Each part dies once."""
     run_bank(tmp_path, accidents=7, seed=1)
@@ -261,7 +260,6 @@ def test_the_sum_never_changes_for_minutes(tmp_path: Path, seed: int):
 # --- one mechanism left out -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("way", ["group", "queue"])
 def test_without_an_inbox_transfers_are_applied_twice(tmp_path: Path, postgres: Postgres, way: str):
     with bank(tmp_path, postgres, 2) as made:
@@ -271,7 +269,6 @@ def test_without_an_inbox_transfers_are_applied_twice(tmp_path: Path, postgres: 
         made.find("applied twice")
 
 
-@pytest.mark.timeout(180)
 def test_messages_sent_inside_of_the_transaction_come_out_of_nothing(tmp_path: Path, postgres: Postgres):
     with bank(tmp_path, postgres, 3) as made:
         made.run("teller", "--publish", "inside")
@@ -279,7 +276,6 @@ def test_messages_sent_inside_of_the_transaction_come_out_of_nothing(tmp_path: P
         made.find("applied that nobody made")
 
 
-@pytest.mark.timeout(180)
 def test_messages_sent_behind_the_transaction_are_lost(tmp_path: Path, postgres: Postgres):
     with bank(tmp_path, postgres, 4) as made:
         made.run("teller", "--publish", "after", death=0.1)
@@ -291,7 +287,6 @@ def test_messages_sent_behind_the_transaction_are_lost(tmp_path: Path, postgres:
             made.settle(5.0)
 
 
-@pytest.mark.timeout(180)
 def test_a_relay_that_does_not_ask_the_broker_publishes_twice(tmp_path: Path, postgres: Postgres):
     with bank(tmp_path, postgres, 5) as made:
         made.run("teller")

@@ -208,13 +208,11 @@ def settled(scene: Scene) -> bool:
 LIBRARIES = [("confluent", 2), ("aiokafka", 1), ("kafka-python", 1)]
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize(("library", "copiers"), LIBRARIES)
 def test_every_input_has_its_effect_once(tmp_path: Path, library: str, copiers: int) -> None:
     assert copy_under_kills(tmp_path, library, copiers, 6, seed=1) > 3
 
 
-@pytest.mark.timeout(180)
 def test_the_checker_sees_effects_of_what_was_not_committed(tmp_path: Path) -> None:
     with pytest.raises(Violation, match="which is not there"):
         copy_under_kills(tmp_path, "careless", 1, 3, seed=2)

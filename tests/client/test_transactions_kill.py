@@ -16,8 +16,6 @@ from headrace.client import coordinator as coordinator_module
 from headrace.client.cluster import Partition
 from headrace.client.transactional import TransactionalProducer
 
-pytestmark = pytest.mark.timeout(120)
-
 INPUT, OUTPUT, GROUP = "numbers", "squares", "squaring"
 PARTITIONS, COUNT = 2, 300
 PLACES: list[Partition] = [(INPUT, index) for index in range(PARTITIONS)]

@@ -279,7 +279,6 @@ async def test_a_commit_whose_answer_is_lost_is_not_made_twice(broker: Place, mo
     assert sorted(found) == [b"first", b"second"]
 
 
-@pytest.mark.timeout(150)
 async def test_killed_under_load(broker: Place) -> None:
     await kills(broker, "killed", 5_000, 1)
 

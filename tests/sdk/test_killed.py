@@ -218,7 +218,6 @@ async def test_a_broker_killed_under_load(
     await kill_broker(broker, await loaded(broker, wire, scenarios, tmp_path / "handled"), 40, 1)
 
 
-@pytest.mark.timeout(150)
 async def test_a_broker_killed_under_transactions(broker: Serving) -> None:
     await kill_under_transactions(broker, 1_000, 1)
 
