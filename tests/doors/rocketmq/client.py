@@ -15,7 +15,7 @@ from tests.waiting import SECONDS
 from headrace.doors.rocketmq import frames
 from headrace.doors.rocketmq.codes import Code, Request
 from headrace.doors.rocketmq.frames import HEAD, JSON, ONE_WAY, Command
-from headrace.doors.rocketmq.messages import BatchedMessage, StoredMessage, write_properties
+from headrace.doors.rocketmq.messages import BatchedMessage, StoredMessage, hash_tag, write_properties
 
 
 class Raw:
@@ -133,7 +133,14 @@ class Raw:
                 "messageModel": "CLUSTERING",
                 "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
                 "subscriptionDataSet": [
-                    {"topic": topic, "subString": expression, "subVersion": 1, "expressionType": "TAG"}
+                    {
+                        "topic": topic,
+                        "subString": expression,
+                        "subVersion": 1,
+                        "expressionType": "TAG",
+                        "tagsSet": [] if expression == "*" else [expression],
+                        "codeSet": [] if expression == "*" else [hash_tag(expression)],
+                    }
                     for topic, expression in topics.items()
                 ],
             }

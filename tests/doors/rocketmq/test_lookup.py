@@ -11,7 +11,7 @@ from tests.waiting import wait_until
 import headrace
 from headrace.doors.rocketmq.codes import Code, Request
 from headrace.doors.rocketmq.frames import Command
-from headrace.doors.rocketmq.messages import StoredMessage, read_properties
+from headrace.doors.rocketmq.messages import StoredMessage, offset_id, read_properties
 
 
 def send_back(raw: Raw, message: StoredMessage, group: str, **more: Any) -> Command:
@@ -57,17 +57,18 @@ def test_a_message_of_a_deleted_topic_is_gone_for_good(raw: Raw, topic: str) -> 
 def test_a_message_that_is_sent_back_comes_again_and_then_is_dead(raw: Raw, topic: str, group: str) -> None:
     raw.sent(topic, b"work", flag=3, properties={"TAGS": "t", "KEYS": "k", "__SHARDINGKEY": "s"})
     (first,) = raw.read(topic)
-    assert send_back(raw, first, group, originMsgId="ABC").code == Code.SUCCESS
+    assert send_back(raw, first, group).code == Code.SUCCESS
     second = only(raw, f"%RETRY%{group}")
     assert (second.body, second.flag, second.reconsume_times) == (b"work", 3, 1)
     assert (second.born_ms, second.born_host) == (first.born_ms, first.born_host)
     properties = read_properties(second.properties)
-    assert (properties["RETRY_TOPIC"], properties["ORIGIN_MESSAGE_ID"]) == (topic, "ABC")
-    assert (properties["TAGS"], properties["KEYS"]) == ("t", "k")
+    origin = offset_id(first.store_host, first.physical_offset)
+    assert (properties["RETRY_TOPIC"], properties["ORIGIN_MESSAGE_ID"]) == (topic, origin)
+    assert (properties["TAGS"], properties["KEYS"], properties["DELAY"]) == ("t", "k", "3")
     assert send_back(raw, second, group).code == Code.SUCCESS
     third = only(raw, f"%RETRY%{group}", 1)
     assert third.reconsume_times == 2
-    assert read_properties(third.properties)["ORIGIN_MESSAGE_ID"] == "ABC", "it stays that of the first"
+    assert read_properties(third.properties)["ORIGIN_MESSAGE_ID"] == origin, "it stays that of the first"
     assert send_back(raw, third, group).code == Code.SUCCESS
     dead = only(raw, f"%DLQ%{group}")
     assert (dead.body, read_properties(dead.properties)["RETRY_TOPIC"]) == (b"work", topic)

@@ -31,7 +31,7 @@ def test_what_a_pull_finds(raw: Raw, topic: str) -> None:
     assert (raw.pulled(topic, 9)[0].code, positions(raw.pulled(topic, 9)[0])) == (Code.PULL_OFFSET_MOVED, (5, 0, 5))
     assert raw.pulled(topic, -1)[0].code == Code.PULL_OFFSET_MOVED
     assert raw.pulled(topic, 0, queue=1)[0].code == Code.PULL_NOT_FOUND
-    assert raw.pulled(topic, 0, queue=9)[0].code == Code.SYSTEM_ERROR
+    assert raw.pulled(topic, 0, queue=9)[0].code == Code.INVALID_PARAMETER
     assert raw.pulled("nowhere")[0].code == Code.TOPIC_NOT_EXIST
 
 

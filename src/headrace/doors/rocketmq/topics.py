@@ -93,7 +93,7 @@ class RocketMqTopics:
         topic = self.existing(name)
         if not 0 <= queue_id < len(topic.partitions):
             raise Refused(
-                Code.SYSTEM_ERROR,
+                Code.INVALID_PARAMETER,
                 f"queueId[{queue_id}] is illegal: the topic {name} has {len(topic.partitions)} queues, the first is 0",
             )
         return topic.partitions[queue_id]

@@ -35,6 +35,8 @@ class Send:
     partition: Partition
     rows: Sequence[Row]
     size: int
+    unique_key: str | None
+    """The id that its producer gave to a single message."""
 
 
 class Sender:
@@ -86,7 +88,8 @@ class Sender:
                 if error is not None:
                     send.call.refuse(error)
                 else:
-                    self.answer(send.call, first.partition, range(offset, offset + len(send.rows)))
+                    offsets = range(offset, offset + len(send.rows))
+                    self.answer(send.call, first.partition, offsets, send.unique_key)
                 offset += len(send.rows)
 
         try:
@@ -102,16 +105,17 @@ class Sender:
         base = appended.base_offset
         appended.complete(done)
 
-    def answer(self, call: Call, partition: Partition, offsets: Sequence[int]) -> None:
+    def answer(self, call: Call, partition: Partition, offsets: Sequence[int], unique_key: str | None) -> None:
         """Answer a send whose messages are durable; an offset of -1: the message appears later."""
         encode = self._broker.rocketmq.offsets.encode
         host = self._remoting.store_host(call.connection)
         topic = partition.topic
         physical = [-1 if each < 0 else encode(topic.id, partition.index, each) for each in offsets]
-        call.answer(
-            fields={
-                "msgId": ",".join(offset_id(host, -1 if each is None else each) for each in physical),
-                "queueId": str(partition.index),
-                "queueOffset": str(max(offsets[0], 0)),
-            }
-        )
+        fields = {
+            "msgId": ",".join(offset_id(host, -1 if each is None else each) for each in physical),
+            "queueId": str(partition.index),
+            "queueOffset": str(max(offsets[0], 0)),
+        }
+        if unique_key is not None:
+            fields["transactionId"] = unique_key
+        call.answer(fields=fields)

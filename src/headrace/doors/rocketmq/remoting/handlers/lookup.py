@@ -58,15 +58,12 @@ class LookupHandlers:
         topic = await self._send.open(name, 1)
         properties = read_properties(found.properties)
         properties.setdefault(RETRY_TOPIC, found.topic)
-        properties.setdefault(
-            ORIGIN_MESSAGE_ID,
-            call.text("originMsgId", "") or messages.offset_id(found.store_host, found.physical_offset),
-        )
-        properties.pop(DELAY, None)
+        properties.setdefault(ORIGIN_MESSAGE_ID, messages.offset_id(found.store_host, found.physical_offset))
+        level = 0 if is_dead else level or FIRST_LEVEL + found.reconsume_times
+        properties[DELAY] = str(level)
         due_ms = 0
         if not is_dead:
-            delay = self._remoting.delay_ms(level or FIRST_LEVEL + found.reconsume_times)
-            due_ms = self._broker.runtime.clock.now_ms() + delay
+            due_ms = self._broker.runtime.clock.now_ms() + self._remoting.delay_ms(level)
             properties |= {REAL_TOPIC: name, REAL_QUEUE: "0"}
         headers = headers_of(
             properties,

@@ -123,6 +123,8 @@ class PullHandler:
             code,
             {
                 "suggestWhichBrokerId": "0",
+                "topicSysFlag": "0",
+                "groupSysFlag": "0",
                 "nextBeginOffset": str(next_offset),
                 "minOffset": str(start),
                 "maxOffset": str(end),

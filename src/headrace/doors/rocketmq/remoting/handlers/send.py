@@ -8,7 +8,7 @@ Left out: prepared messages of transactions, and timers to a time (delay levels 
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ from headrace.doors.rocketmq.records import (
     REAL_TOPIC,
     TIMERS,
     TRANSACTION_PREPARED,
+    UNIQUE_KEY,
     headers_of,
     key_of,
 )
@@ -59,8 +60,6 @@ _SHORT = {
     "batch": "m",
 }
 _LONG = {name: name for name in _SHORT}
-# It only asks the broker to wait for the device, which it does by the topic's durability.
-_WAIT = "WAIT"
 RETRIES_MAX = 16
 # What a record takes beside its body and properties, generously.
 ROW_BYTES = 200
@@ -106,7 +105,8 @@ class SendHandler:
         except TooLargeHere:
             return self._publish(call, request)
         rows = self._rows(call, request)
-        self._sender.add(Send(call, admission, partition, rows, len(request.body) + ROW_BYTES * len(rows)))
+        size = len(request.body) + ROW_BYTES * len(rows)
+        self._sender.add(Send(call, admission, partition, rows, size, request.properties.get(UNIQUE_KEY)))
         return None
 
     # --- the request --------------------------------------------------------------------------------------------------
@@ -124,7 +124,6 @@ class SendHandler:
         if len(text) > PROPERTIES_BYTES_MAX or len(text.encode()) > PROPERTIES_BYTES_MAX:
             raise Refused(Code.MESSAGE_ILLEGAL, f"the properties have more than {PROPERTIES_BYTES_MAX} bytes")
         properties = read_properties(text)
-        properties.pop(_WAIT, None)
         sys_flag = call.number(names["sysFlag"], 0)
         if properties.get(TRANSACTION_PREPARED) == "true" or sys_flag & TRANSACTION == PREPARED:
             raise Refused(Code.NO_PERMISSION, "sending transaction messages is not supported by this broker yet")
@@ -162,7 +161,7 @@ class SendHandler:
             raise Refused(Code.NO_PERMISSION, f"the topic[{request.topic}] may not be written (rocketmq.perm)")
         if request.queue_id >= len(topic.partitions):
             raise Refused(
-                Code.SYSTEM_ERROR,
+                Code.INVALID_PARAMETER,
                 f"request queueId[{request.queue_id}] is illegal: the topic {request.topic} has "
                 f"{len(topic.partitions)} queues, the first being 0",
             )
@@ -197,9 +196,7 @@ class SendHandler:
             return [row(request.properties, request.body, request.flag)]
         rows = []
         for flag, body, text in decode_batch(request.body):
-            properties = read_properties(text)
-            properties.pop(_WAIT, None)
-            rows.append(row(properties, body, flag))
+            rows.append(row(read_properties(text), body, flag))
         if not rows:
             raise Refused(Code.MESSAGE_ILLEGAL, "the batch has no messages")
         return rows
@@ -215,23 +212,20 @@ class SendHandler:
             request = replace(request, body=body, sys_flag=clear_compression(request.sys_flag))
         due_ms, request = self._delay(request, queue_id)
         messages = [Message(*row, queue_id, due_ms) for row in self._rows(call, request)]
-        await self.publish(call, topic, messages)
+        await self._broker.rocketmq.number(topic)
+        places = await self._broker.publisher.publish(call.connection.session, topic.name, messages)
+        partition = topic.partitions[places[0].partition]
+        offsets = [each.offset for each in places]
+        self._sender.answer(call, partition, offsets, request.properties.get(UNIQUE_KEY))
 
     def _delay(self, request: SendRequest, queue_id: int) -> tuple[int, SendRequest]:
         """When the message is due, and the message as it then appears."""
         level = request.properties.get(DELAY, "0")
         delay = self._remoting.delay_ms(int(level) if level.isdecimal() and len(level) < 10 else 0)
-        kept = {name: value for name, value in request.properties.items() if name != DELAY}
         if not delay:
-            return 0, replace(request, properties=kept)
-        kept |= {REAL_TOPIC: request.topic, REAL_QUEUE: str(queue_id)}
-        return self._broker.runtime.clock.now_ms() + delay, replace(request, properties=kept)
-
-    async def publish(self, call: Call, topic: Topic, messages: Sequence[Message]) -> None:
-        """Publish messages, all to one queue of a topic, and answer once they are durable."""
-        await self._broker.rocketmq.number(topic)
-        places = await self._broker.publisher.publish(call.connection.session, topic.name, messages)
-        self._sender.answer(call, topic.partitions[places[0].partition], [each.offset for each in places])
+            return 0, request
+        properties = request.properties | {REAL_TOPIC: request.topic, REAL_QUEUE: str(queue_id)}
+        return self._broker.runtime.clock.now_ms() + delay, replace(request, properties=properties)
 
     async def open(self, name: str, queues: int) -> Topic:
         """The topic, which is made where a message may make it. Raises Refused or InvalidTopic."""

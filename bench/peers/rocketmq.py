@@ -1,0 +1,75 @@
+"""A real RocketMQ of one name server and one broker on loopback."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+from bench.peers import free_port, jars
+from bench.peers.process import Process
+
+BROKER = """\
+brokerClusterName=DefaultCluster
+brokerName=headrace
+brokerIP1=127.0.0.1
+listenPort={port}
+haListenPort={ha}
+namesrvAddr=127.0.0.1:{namesrv}
+storePathRootDir={data}
+mappedFileSizeCommitLog=16777216
+flushDiskType=SYNC_FLUSH
+messageDelayLevel={levels}
+"""
+HEAP = ["-Xmx512m", "-Xms512m"]
+# What it reaches into, and Java 17 has closed.
+OPENS = [
+    *("--add-exports", "java.base/jdk.internal.ref=ALL-UNNAMED"),
+    *("--add-opens", "java.base/java.nio=ALL-UNNAMED"),
+    *("--add-opens", "java.base/sun.nio.ch=ALL-UNNAMED"),
+]
+
+
+class RocketMq(Process):
+    """Raises Missing where there is no Java or no way to RocketMQ's jars."""
+
+    name = "Apache RocketMQ"
+    version = jars.ROCKETMQ
+
+    def __init__(self, delay_levels: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h") -> None:
+        super().__init__()
+        self._java = jars.java()
+        self._classpath = jars.rocketmq()
+        self._levels = delay_levels
+        self.namesrv_port = 0
+
+    def start(self) -> float:
+        folder = self.make_folder()
+        self.namesrv_port, self.port = free_port(), free_port()
+        (folder / "namesrv.conf").write_text(f"listenPort={self.namesrv_port}\n")
+        (folder / "broker.conf").write_text(
+            BROKER.format(
+                port=self.port,
+                ha=free_port(),
+                namesrv=self.namesrv_port,
+                data=folder / "data",
+                levels=self._levels,
+            )
+        )
+        begin = time.monotonic()
+        self._run("org.apache.rocketmq.namesrv.NamesrvStartup", "namesrv.conf")
+        self.wait_until(lambda: _accepts(self.namesrv_port))
+        self._run("org.apache.rocketmq.broker.BrokerStartup", "broker.conf")
+        self.wait_until(lambda: _accepts(self.port))
+        return time.monotonic() - begin
+
+    def _run(self, main: str, config: str) -> None:
+        folder = self.folder
+        # Its logs go to the home of the user, unless that is another.
+        command = [self._java, *HEAP, *OPENS, f"-Duser.home={folder}", "-cp", self._classpath, main]
+        environment = {"ROCKETMQ_HOME": str(folder), "PATH": "/usr/bin:/bin"}
+        self.run([*command, "-c", str(folder / config)], cwd=folder, env=environment)
+
+
+def _accepts(port: int) -> bool:
+    with socket.create_connection(("127.0.0.1", port), 1):
+        return True
