@@ -25,13 +25,13 @@ from headrace.lake import PREFIX as LAKE
 from headrace.logs import log_like_a_library
 from headrace.pipeline import read_plan
 from headrace.pipeline.arrow_schema import FIELDS, HEADERS
-from headrace.pipeline.jobs import rounds
+from headrace.pipeline.jobs import queries, rounds
 from headrace.pipeline.jobs.folders import ARCHIVE, CHECKPOINT, check_folder
 from headrace.pipeline.manifest import check_root, hold_lock, newest
 from headrace.pipeline.options import InvalidOption, Partition, SourceOptions, parse, parse_table_sink
 from headrace.pipeline.origin import Catalogue
 from headrace.pipeline.progress import count_waiting
-from headrace.pipeline.session import sibling_session
+from headrace.pipeline.session import is_connect, sibling_session
 from headrace.pipeline.table_sink import layout_of
 from headrace.pipeline.tables import PARQUET, State, Table, TableInvalid, kind_of, maker_of, table_of
 from headrace.pipeline.target import Target
@@ -202,18 +202,9 @@ class _Job:
         table = table_of(into.table, self.target, into.catalog, into.name)
         table.prepare(layout_of(RECORDS, into))
         begun = table.state()
-        query = self._start(begun)
         followed = _Followed(table, begun, progress)
-        try:
-            while query.isActive and not stop.is_set():
-                followed.look(query)
-                query.awaitTermination(LOOK_SECONDS)
-        finally:
-            query.stop()
-        failure = query.exception()
-        if failure is not None:
-            raise failure
-        return followed.look(query)
+        queries.run(self._start(begun), followed.look, stop, LOOK_SECONDS)
+        return followed.done
 
     def _start(self, begun: State) -> StreamingQuery:
         options = parse(self.source, streaming=True, bounded=self.every is None)
@@ -230,7 +221,7 @@ class _Job:
         if self.every is not None:
             source |= {"minOffsetsPerTrigger": str(a_file), "maxTriggerDelay": f"{round(self.every * 1_000)}ms"}
         frame = self.spark.readStream.format(FORMAT).options(**source).load()
-        if not type(self.spark).__module__.startswith("pyspark.sql.connect"):
+        if not is_connect(self.spark):
             # Small partitions share tasks, and so files.
             frame = frame.coalesce(self.spark.sparkContext.defaultParallelism)
         writer = (
@@ -239,10 +230,7 @@ class _Job:
             .options(**self.sink)
             .outputMode("append")
         )
-        if self.every is None:
-            return writer.trigger(availableNow=True).start()
-        pause = min(TRIGGER_SECONDS, self.every)
-        return writer.trigger(processingTime=f"{max(1, round(pause * 1_000))} milliseconds").start()
+        return queries.start(writer, None if self.every is None else min(TRIGGER_SECONDS, self.every))
 
     async def _plan(self, origin: Catalogue, options: SourceOptions, begun: State) -> tuple[int, dict[str, str]]:
         """About how many offsets a file takes, and where a new checkpoint begins: behind what the table has."""
@@ -273,7 +261,7 @@ class _Followed:
         self._state = begun
         self._lag = 0
 
-    def look(self, query: StreamingQuery) -> Archived:
+    def look(self, query: StreamingQuery) -> None:
         fresh = False
         for each in query.recentProgress:
             found = count_waiting(each["sources"][0])
@@ -283,8 +271,12 @@ class _Followed:
             self._batches.add(at)
         if fresh or not query.isActive:
             self._state = self._table.state()
+        self._progress(self.done)
+
+    @property
+    def done(self) -> Archived:
         begun, now = self._begun, self._state
-        done = Archived(
+        return Archived(
             now.commits - begun.commits,
             now.rows - begun.rows,
             now.bytes - begun.bytes,
@@ -292,5 +284,3 @@ class _Followed:
             now.ends,
             self._lag,
         )
-        self._progress(done)
-        return done

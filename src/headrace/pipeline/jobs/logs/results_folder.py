@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 
 from headrace.pipeline.jobs.folders import LOGS_SETTINGS
 from headrace.pipeline.jobs.logs.clock import Clock, Signal
-from headrace.pipeline.manifest import sync, sync_up, take_lock
+from headrace.pipeline.manifest import hold_lock, sync, sync_up
 from headrace.pipeline.tables import OWN
 
 WINDOWS, LATE, ASIDE = "windows", "late", "aside"
@@ -60,14 +60,11 @@ class ResultsFolder:
         """The folder for one run at a time, made if it is missing. Raises ArchiveInUse."""
         for name in ("clocks", "signals", "staging"):
             (self.own / name).mkdir(parents=True, exist_ok=True)
-        lock = take_lock(self.root)
-        try:
+        with hold_lock(self.root):
             # What tasks have left that were killed.
             shutil.rmtree(self.own / "staging")
             (self.own / "staging").mkdir()
             yield
-        finally:
-            os.close(lock)
 
     def settings(self) -> dict[str, Any]:
         """What the folder was begun with; empty in a new one."""
