@@ -18,6 +18,8 @@ class MachineClock:
     def __init__(self) -> None:
         self.jumped = 0.0
         """Seconds by which the calendar was put forward, or back."""
+        self.drifts = False
+        """Whether the machine's time differs from the world's, or ever did."""
         self._rate = 1.0
         # Where the rate last changed, in both times.
         self._world = self._local = 0.0
@@ -34,6 +36,7 @@ class MachineClock:
         """Go on at another rate: 1.01 gains a second in a hundred."""
         self._local, self._world = self.local(time), time
         self._rate = rate
+        self.drifts = True
 
 
 class Calendar:

@@ -24,7 +24,7 @@ WINDOW_BYTES = 65_536
 HIGH_WATER_BYTES = 65_536
 
 
-def _reset_error() -> ConnectionResetError:
+def reset_error() -> ConnectionResetError:
     return ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
 
 
@@ -125,7 +125,7 @@ class Connection(asyncio.Transport):
         """What is sent reaches a machine on which no process has this connection."""
         self._travelling = False
         if self._network.reaches(self.machine, self.peer.machine):
-            self._lose(_reset_error())
+            self._lose(reset_error())
         else:
             self.stalled = True
 
@@ -139,7 +139,7 @@ class Connection(asyncio.Transport):
             return
         if self._resetting:
             self._sever()
-            peer._lose(_reset_error())
+            peer._lose(reset_error())
             return
         if self._outgoing:
             if network.cut_chance and network.rng.random() < network.cut_chance:
@@ -297,7 +297,7 @@ class Connection(asyncio.Transport):
         for side in (self, self.peer):
             # What is written from now on must not arrive: it would stand behind a gap.
             side._sever()
-            side.host.call_later(network.delay(side.machine, side.machine), side._lose, _reset_error())
+            side.host.call_later(network.delay(side.machine, side.machine), side._lose, reset_error())
 
     def _sever(self) -> None:
         self._severed = True

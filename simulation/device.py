@@ -18,7 +18,8 @@ class Device:
         self.slowness = 1.0
         """How many times longer everything takes."""
         self._counts = counts
-        self._hangs = False
+        self.hangs = False
+        """Whether it answers nothing now: what is asked of it is to `wait`."""
         self._waiting: list[tuple[SimulatorLoop, Callable[..., object], tuple[Any, ...]]] = []
 
     def delay(self, rng: random.Random) -> float:
@@ -31,20 +32,17 @@ class Device:
 
     def hang(self) -> None:
         """Answer nothing from now on."""
-        self._hangs = True
+        self.hangs = True
 
     def go_on(self) -> None:
         """Answer again, also what was asked in the meantime."""
-        self._hangs = False
+        self.hangs = False
         waiting, self._waiting = self._waiting, []
         for loop, callback, args in waiting:
             if not loop.is_closed():
                 loop.call_soon(callback, *args)
 
-    def when_it_answers(self, loop: SimulatorLoop, callback: Callable[..., object], *args: Any) -> None:
-        """Call now, or once it no longer hangs."""
-        if self._hangs:
-            self._counts["operation hung"] += 1
-            self._waiting.append((loop, callback, args))
-        else:
-            callback(*args)
+    def wait(self, loop: SimulatorLoop, callback: Callable[..., object], *args: Any) -> None:
+        """Call once it no longer hangs."""
+        self._counts["operation hung"] += 1
+        self._waiting.append((loop, callback, args))

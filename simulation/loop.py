@@ -112,12 +112,15 @@ class SimulatorLoop(asyncio.BaseEventLoop):
         scheduled = self._scheduled
         while scheduled and scheduled[0]._cancelled:
             self._forget(heapq.heappop(scheduled))
-        return self.clock.world(scheduled[0]._when) if scheduled else inf
+        if not scheduled:
+            return inf
+        when = scheduled[0]._when
+        return self.clock.world(when) if self.clock.drifts else when
 
     def step(self, time: float) -> None:
         """Run everything that is due at a time of the world."""
         ready, scheduled = self._ready, self._scheduled
-        now = self.clock.local(time)
+        now = self.clock.local(time) if self.clock.drifts else time
         if not ready and scheduled and scheduled[0]._when > now:
             now = scheduled[0]._when  # they differ by a rounding
         if now > self._now:

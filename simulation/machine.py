@@ -149,7 +149,7 @@ class Machine:
 
     def note(self, event: str) -> None:
         """Add to the trace."""
-        self.world.note(f"{self.name} {event}")
+        self.world.trace.add(self.world.time, f"{self.name} {event}")
 
     @property
     def alive(self) -> bool:
@@ -169,6 +169,8 @@ class Machine:
 
     def start(self, main: Main, plan: Plan | None = None) -> Process:
         """Begin a life."""
+        if self.process is not None and self.process.ending is None:
+            raise RuntimeError(f"a process runs on {self.name}")
         self.world.lives += 1
         process = self.process = Process(self, main, plan or Plan())
         self.disk = process.disk
@@ -192,6 +194,8 @@ class Machine:
 
     def _end(self, crash: Crash) -> None:
         process = self._living()
+        if process.loop.unhandled:
+            raise UnhandledError(process.loop.unhandled[0])
         self.count(crash.point)
         if asyncio._get_running_loop() is process.loop:
             self.disk.die(crash)
@@ -275,7 +279,7 @@ class Machine:
 
     def _change_disk(self, storage: Storage, fault: str) -> None:
         if self.process is not None and self.process.ending is None:
-            raise RuntimeError(f"the disk of {self.name} is in use: end the process first")
+            raise RuntimeError(f"a process runs on {self.name}, and has its disk open: end it first")
         self.storage = storage
         self.count(fault)
 

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
-from simulation.connection import Connection
+from simulation.connection import Connection, reset_error
 
 if TYPE_CHECKING:
     from simulation.loop import SimulatorLoop
@@ -237,6 +237,8 @@ class Host:
         except BaseException:
             near.abort()
             raise
+        if near.is_closing():
+            raise reset_error()  # the process that listened is gone again
         near.open(protocol)
         return near, protocol
 

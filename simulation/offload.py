@@ -47,10 +47,10 @@ class SimulatedLane:
         self.submit(partial(file.write_durably, position, [data]), done)
 
     def _work(self) -> None:
-        self._device.when_it_answers(self._loop, self._work_now)
-
-    def _work_now(self) -> None:
         if self._closed:
+            return
+        if self._device.hangs:
+            self._device.wait(self._loop, self._work)
             return
         self._run_one()
         # Results are handed over in order too, so a lane needs only one timer for both.
@@ -68,10 +68,10 @@ class SimulatedLane:
             self._finished.append((done, None))
 
     def _deliver(self) -> None:
-        self._device.when_it_answers(self._loop, self._deliver_now)
-
-    def _deliver_now(self) -> None:
         if self._closed:
+            return
+        if self._device.hangs:
+            self._device.wait(self._loop, self._deliver)
             return
         self._timer = self._loop.call_later(self._device.delay(self._rng), self._work) if self._waiting else None
         self._hand_over()
@@ -116,10 +116,10 @@ class SimulatedOffload:
         return future
 
     def _execute(self, future: asyncio.Future[T], function: Callable[..., T], args: tuple[Any, ...]) -> None:
-        self._device.when_it_answers(self._loop, self._execute_now, future, function, args)
-
-    def _execute_now(self, future: asyncio.Future[T], function: Callable[..., T], args: tuple[Any, ...]) -> None:
         if future.cancelled():
+            return
+        if self._device.hangs:
+            self._device.wait(self._loop, self._execute, future, function, args)
             return
         result: T | None = None
         failed: BaseException | None = None
@@ -129,8 +129,17 @@ class SimulatedOffload:
             raise
         except BaseException as error:
             failed = error
-        delay = self._device.delay(self._rng)
-        self._loop.call_later(delay, self._device.when_it_answers, self._loop, _settle, future, result, failed)
+        self._loop.call_later(self._device.delay(self._rng), self._settle, future, result, failed)
+
+    def _settle(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+        if future.cancelled():
+            return
+        if self._device.hangs:
+            self._device.wait(self._loop, self._settle, future, result, error)
+        elif error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
 
     def lane(self, name: str) -> Lane:
         lane = SimulatedLane(self._loop, self._rng, self._device)
@@ -140,12 +149,3 @@ class SimulatedOffload:
     def close(self) -> None:
         for lane in self._lanes:
             lane.close()
-
-
-def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if future.cancelled():
-        return
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(result)

@@ -29,7 +29,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import blake2b
 from math import inf
 from typing import Any, TypeVar
@@ -106,12 +107,13 @@ class World:
         """One life of the first machine's process. The next begins a second later at the earliest."""
         process = self.machine.start(main, plan)
         try:
-            self._step_until(lambda: process.ending is not None)
+            with self._stepping():
+                while process.ending is None:
+                    self._step()
         finally:
             if process.ending is None:
                 process.end(Killed("error"))
             self.time += 1.0
-        assert process.ending is not None
         return process.ending
 
     def play(self, scenario: Coroutine[Any, Any, T]) -> T:
@@ -121,7 +123,9 @@ class World:
         self._loops[loop] = None
         task = loop.create_task(scenario)
         try:
-            self._step_until(task.done)
+            with self._stepping():
+                while not task.done():
+                    self._step()
             self._check_unhandled()
             return task.result()
         finally:
@@ -149,10 +153,10 @@ class World:
             if loop.unhandled:
                 raise UnhandledError(loop.unhandled[0])
 
-    def _step_until(self, is_over: Callable[[], bool]) -> None:
+    @contextmanager
+    def _stepping(self) -> Iterator[None]:
         try:
-            while not is_over():
-                self._step()
+            yield
         except Deadlock:
             self._check_unhandled()
             raise

@@ -13,10 +13,10 @@ anew.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
+from simulation.etcd.faults import EtcdFaults
 from simulation.etcd.member import Member
 from simulation.etcd.store import Store
 
@@ -25,22 +25,6 @@ if TYPE_CHECKING:
 
     from simulation.machine import Process
     from simulation.world import World
-
-
-@dataclass(slots=True)
-class EtcdFaults:
-    """The chances of what can go wrong with one request, and with one event of a watch."""
-
-    request_lost: float = 0.0
-    """It is never carried out, and gets no answer."""
-    answer_lost: float = 0.0
-    """It is carried out, and gets no answer."""
-    late: float = 0.0
-    """It is carried out seconds later, whether or not its client still waits."""
-    late_s: float = 3.0
-    """On average."""
-    watch_hang: float = 0.0
-    """The watch stays open, and nothing comes any more."""
 
 
 class EtcdCluster:

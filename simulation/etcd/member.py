@@ -13,6 +13,7 @@ import h11
 
 from headrace.runtime import Runtime
 from simulation.etcd import gateway
+from simulation.etcd.faults import NO_FAULTS
 from simulation.etcd.gateway import Failure, Fields, encode, lease_not_found
 from simulation.etcd.store import LeaseNotFound, Store
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from simulation.machine import Machine
 
 PORT = 2379
+TRANSACTION = "/v3/kv/txn"
 VERSION = "3.5.21"
 # How often the leader looks for leases whose time is over.
 LEASE_CHECK_S = 0.5
@@ -31,7 +33,7 @@ CHANGES: dict[str, Callable[[Store, Fields], Fields]] = {
     "/v3/kv/range": gateway.range_keys,
     "/v3/kv/put": gateway.put,
     "/v3/kv/deleterange": gateway.delete_range,
-    "/v3/kv/txn": gateway.transact,
+    TRANSACTION: gateway.transact,
 }
 
 
@@ -136,6 +138,8 @@ class Member:
         if path not in CHANGES and path not in self._leases:
             raise Failure(gateway.NOT_FOUND, "Not Found")
         faults, rng, counts = self._etcd.faults, self._etcd.rng, self._world.counts
+        if faults.only_transactions and path != TRANSACTION:
+            faults = NO_FAULTS
         if rng.random() < faults.request_lost:
             counts["etcd request lost"] += 1
             await self._hang()

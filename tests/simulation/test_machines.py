@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from simulation.machine import Ending
+from simulation.machine import Ending, UnhandledError
 from simulation.storage import FileNode
 from simulation.world import World
 
@@ -319,6 +319,7 @@ def test_clocks_jump_and_drift_apart():
         world.machines["a"].jump_clock(-3600)
         world.machines["b"].drift_clock(2.0)
         await asyncio.sleep(2)
+        assert [world.machines[name].clock.local(world.time) for name in ("a", "b")] == [3.5, 5.5]
 
     world.play(scenario())
     a, b = calendars["a"], calendars["b"]
@@ -464,3 +465,52 @@ def test_the_same_seed_gives_the_same_trace_on_several_machines():
 
     assert digest(1) == digest(1)
     assert digest(1) != digest(2)
+
+
+def test_a_listener_that_dies_while_a_connection_is_made():
+    """The connection is refused, is reset, or ends; it never hangs."""
+    endings: set[str] = set()
+
+    def run(seed: int) -> None:
+        world = two_machines(seed)
+
+        async def scenario():
+            await start_server(world)
+
+            async def main():
+                async with asyncio.timeout(60):
+                    try:
+                        reader, writer = await asyncio.open_connection("server", PORT)
+                        assert await reader.read() == b""
+                        writer.close()
+                        endings.add("end")
+                    except ConnectionError as error:
+                        endings.add(type(error).__name__)
+
+            world.network.slow("client", "server", 1.0)
+            client(world, main)
+            await asyncio.sleep(world.stream("moment").uniform(0, 3))
+            world.machines["server"].kill()
+            await world.machines["client"].process.wait()
+
+        world.play(scenario())
+
+    for seed in range(40):
+        run(seed)
+    assert endings == {"end", "ConnectionRefusedError", "ConnectionResetError"}
+
+
+def test_an_error_of_a_process_that_is_killed_is_not_forgotten():
+    world = World(1)
+
+    async def main(runtime):
+        asyncio.get_running_loop().call_soon(lambda: 1 / 0)
+        await asyncio.Event().wait()
+
+    async def scenario():
+        world.machine.start(main)
+        await asyncio.sleep(1)
+        world.machine.kill()
+
+    with pytest.raises(UnhandledError, match="ZeroDivisionError"):
+        world.play(scenario())
