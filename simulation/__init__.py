@@ -1,4 +1,4 @@
-"""The seeded simulator: a whole broker on a runtime where time, disk, network and scheduling come from one number.
+"""The seeded simulator: brokers on machines where time, disk, network and scheduling come from one number.
 
 The idea it rests on: a broker touches the outside only through the asyncio loop it runs on and the `Runtime` it is
 given. Both are replaced here. Time jumps from timer to timer, the disk loses what was not synced, offloaded work

@@ -75,7 +75,8 @@ class Nemesis:
         self._interval_s = interval_s
         self._restart_s = restart_s
         self._rng = world.stream("nemesis")
-        self._tasks: set[asyncio.Task[None]] = set()
+        # In the order in which they began: a set would have another in every run.
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._supervisors = {name: asyncio.ensure_future(self._supervise(name)) for name in nodes}
         self._before_start: dict[str, Callable[[], None]] = {}
         self._disk_backups: dict[str, Storage] = {}
@@ -92,11 +93,11 @@ class Nemesis:
             (fault,) = self._rng.choices(list(self._faults), list(self._faults.values()))
             work: Coroutine[Any, Any, None] = getattr(self, f"_{fault}")()
             task = asyncio.ensure_future(work)
-            self._tasks.add(task)
+            self._tasks[task] = None
             task.add_done_callback(self._on_done)
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task)
         if not task.cancelled():
             task.result()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing, suppress
 
+import pytest
+
 from headrace.cluster.errors import EtcdError
 from headrace.cluster.etcd import Etcd
 from headrace.runtime import Runtime
@@ -61,6 +63,7 @@ def run(seed: int) -> World:
     return world
 
 
+@pytest.mark.timeout(600)
 def test_grave_faults_happen_and_everything_but_the_lost_comes_back():
     worlds = [run(seed) for seed in range(4)]
     counts = {name: sum(world.counts[name] for world in worlds) for name in FLOORS}
