@@ -17,14 +17,17 @@ deltalake = pytest.importorskip("deltalake")
 pytest.importorskip("pyiceberg")
 pytest.importorskip("pyspark")
 
-from tests.pipeline.micro_batches import Query  # noqa: E402 -- the packages above may be missing
+from tests.pipeline.jobs.test_lake import Frame  # noqa: E402 -- the packages above may be missing
+from tests.pipeline.micro_batches import Query  # noqa: E402
 
 import headrace  # noqa: E402
 from headrace.pipeline import tables  # noqa: E402
+from headrace.pipeline.lake_batch import LakeTable  # noqa: E402
 from headrace.pipeline.options import parse  # noqa: E402
 from headrace.pipeline.origin import Range  # noqa: E402
 from headrace.pipeline.range_reader import read_range  # noqa: E402
 from headrace.pipeline.table_sink import TableWriter  # noqa: E402
+from headrace.pipeline.target import Target  # noqa: E402
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -142,3 +145,25 @@ def test_a_table_in_a_store_has_each_record_once_through_kills(
             given = parse({"path": lake.url, "subscribe": topic}, streaming=False)
             blocks = list(read_range(given, Range(topic, 0, 5, 35)))
         assert sorted(row["offset"] for block in blocks for row in block.to_pylist()) == list(range(5, 35))
+
+
+@pytest.mark.usefixtures("configured")
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_table_of_a_topic_grows_in_a_store(store: S3, kind: str) -> None:
+    options = {name.lower(): value for name, value in store.options.items()}
+    target = Target.of(f"s3://lake/{uuid4().hex}", "lake", options)
+    table = LakeTable("orders.eu", "1", kind, target, "lake" if kind == "iceberg" else "")
+    table.prepare()
+    table(Frame([b'{"id": 0}'], [b'{"id": 1, "o": {"a": 1}}']), 0)
+    table(Frame([b'{"id": 1, "o": {"a": 1}}', b'{"id": 2, "o": {"b": "x"}}', b"text"], first=1), 1)
+    table.prepare()
+    loaded: Any = table.open().load()  # type: ignore[attr-defined]
+    found = loaded.to_pyarrow_table() if kind == "delta" else loaded.scan().to_arrow()
+    rows = sorted(found.to_pylist(), key=lambda row: row["_offset"])
+    assert [(row["id"], row["o"] and row["o"]["b"], row["_value"]) for row in rows] == [
+        (0, None, None),
+        (1, None, None),
+        (2, "x", None),
+        (None, None, b"text"),
+    ]
+    assert list(table.open().state().offsets.values()) == [(0, 4)]
