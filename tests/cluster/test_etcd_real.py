@@ -131,29 +131,35 @@ async def test_every_swap_counts_once_while_members_are_killed_and_stopped(etcd_
     counted = 0
     is_over = False
 
-    async def count(etcd: Etcd) -> None:
+    async def count(etcd: Etcd, which: int) -> None:
         """Raise a number by one, again and again. A swap without an answer is sent again as it is."""
         nonlocal counted
+        mine = 0
         while not is_over:
             try:
                 entry = await etcd.read("/h/n")
-                before, revision = (0, 0) if entry is None else (int(entry.value.split()[0]), entry.revision)
-                # Who counted is in the value: two clients write the same number.
-                wanted = b"%d %d" % (before + 1, id(etcd))
+                # The number, and how much of it each client counted: that shows whose swaps were carried out.
+                numbers = [0, 0, 0] if entry is None else [int(each) for each in entry.value.split()]
+                assert numbers[which] == mine
+                wanted = [numbers[0] + 1, *(n + (at == which) for at, n in enumerate(numbers[1:], 1))]
             except EtcdUnavailable:
                 continue
+            revision, value = 0 if entry is None else entry.revision, b"%d %d %d" % tuple(wanted)
             while True:
                 try:
-                    outcome = await etcd.swap("/h/n", revision, wanted)
+                    outcome = await etcd.swap("/h/n", revision, value)
                 except EtcdUnavailable:
                     continue
                 if not isinstance(outcome, Unknown):
                     break
-            if isinstance(outcome, Swapped) or (outcome.current is not None and outcome.current.value == wanted):
-                counted += 1
+            made = isinstance(outcome, Swapped)
+            if isinstance(outcome, Refused) and outcome.current is not None:
+                made = int(outcome.current.value.split()[which]) > mine
+            mine += made
+            counted += made
 
     async with client(peers) as first, client(peers) as second, client(peers) as reader:
-        counting = [asyncio.create_task(count(etcd)) for etcd in (first, second)]
+        counting = [asyncio.create_task(count(etcd, which)) for which, etcd in enumerate((first, second), 1)]
         for _ in range(4):
             member = rng.choice(peers.members)
             before = counted

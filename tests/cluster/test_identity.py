@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -261,6 +262,26 @@ def test_a_change_is_made_once_whatever_answers_are_lost_and_others_change() -> 
 
         with pytest.raises(ChangeRefused, match="no"):
             await swaps.change_group(etcd, KEYS.group("g"), refuse)
+
+        # The swap is carried out, its answer is lost, and another change comes on top.
+        def overtake(now: Group) -> Group:
+            if now.unclean is False:
+                raise ChangeRefused("it is false already")
+            return replace(now, version=now.version + 1, unclean=False)
+
+        def overtaken(path: str, body: dict[str, Any]) -> object:
+            answered = store.answer(path, body)
+            if path == "/v3/kv/txn" and store.lost == 0 and isinstance(answered, tuple):
+                now = parse_group(store.keys[KEYS.group("g")][0].encode(), "k")
+                store.put(KEYS.group("g"), replace(now, version=now.version + 1).encode())
+            return answered
+
+        store.lost = 1
+        server.answer = overtaken
+        with pytest.raises(
+            ChangeRefused, match=r"false already\. An earlier attempt was not answered, and may have made"
+        ):
+            await swaps.change_group(etcd, KEYS.group("g"), overtake)
         server.answer = lambda path, body: (
             store.answer(path, body) if path == "/v3/kv/range" else (503, {"code": 14, "message": "x"})
         )

@@ -76,6 +76,10 @@ class Refused:
     current: Entry | None
     """None where there is no such key."""
 
+    def holds(self, value: bytes) -> bool:
+        """Whether the key has this value."""
+        return self.current is not None and self.current.value == value
+
 
 @dataclass(frozen=True, slots=True)
 class Unknown:

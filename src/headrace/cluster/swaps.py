@@ -1,8 +1,9 @@
 """Reading records and changing them for good, for commands and for the start of a node, which can wait.
 
 A swap whose outcome is unknown is sent again as it is. That is sound because it expects a revision: of all its copies
-etcd carries out one at most, and if the record has the wanted value behind that revision, one of them was. A leader
-cannot wait: see `maximal_isr.py`.
+etcd carries out one at most. If the record then has the wanted value, one was. If it has another, that may have come on
+top of it: the change is tried anew on what is there, and where that refuses it, the error says that it may be done. A
+leader cannot wait: see `maximal_isr.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from headrace.cluster.errors import EtcdUnavailable, NotInitialized
+from headrace.cluster.errors import ChangeRefused, EtcdUnavailable, NotInitialized
 from headrace.cluster.etcd import Entry, Etcd, Refused, Swapped, Unknown
 from headrace.cluster.records import Cluster, Group, R, parse_cluster, parse_group
 
@@ -46,25 +47,38 @@ async def change_group(etcd: Etcd, key: str, change: Callable[[Group], Group]) -
 
 async def _change(etcd: Etcd, key: str, read: Callable[[Entry | None, str], R], change: Callable[[R], R]) -> R:
     entry = await etcd.read(key)
+    unanswered = 0
     while True:
-        wanted = change(read(entry, key))
-        found = await swap(etcd, key, 0 if entry is None else entry.revision, wanted.encode())
-        if found is None:
+        try:
+            wanted = change(read(entry, key))
+        except ChangeRefused as error:
+            if not unanswered:
+                raise
+            raise ChangeRefused(
+                f"{error}. An earlier attempt was not answered, and may have made the change."
+            ) from None
+        outcome = await etcd.swap(key, 0 if entry is None else entry.revision, wanted.encode())
+        if isinstance(outcome, Unknown):
+            unanswered += 1
+            await _pause(outcome, unanswered)
+        elif isinstance(outcome, Swapped) or outcome.holds(wanted.encode()):
             return wanted
-        entry = found.current
+        else:
+            entry = outcome.current
 
 
 async def swap(etcd: Etcd, key: str, revision: int, value: bytes) -> Refused | None:
-    """Swap until the outcome is known: None where the key has the new value. Raises EtcdError; its sentence says so
-    where the outcome stays unknown."""
-    outcome = await etcd.swap(key, revision, value)
-    for _ in range(TRIES):
-        if not isinstance(outcome, Unknown):
-            break
-        await asyncio.sleep(PAUSE_SECONDS)
-        outcome = await etcd.swap(key, revision, value)
-    if isinstance(outcome, Unknown):
+    """Swap a key that no other process writes at this time, until the outcome is known: None where the key has the new
+    value. Raises EtcdError."""
+    unanswered = 0
+    while isinstance(outcome := await etcd.swap(key, revision, value), Unknown):
+        unanswered += 1
+        await _pause(outcome, unanswered)
+    return None if isinstance(outcome, Swapped) or outcome.holds(value) else outcome
+
+
+async def _pause(outcome: Unknown, unanswered: int) -> None:
+    """Wait before a swap is sent again. Raises EtcdUnavailable where that was often enough."""
+    if unanswered > TRIES:
         raise EtcdUnavailable(f"{outcome.reason}. The change may have been made, or may be made later: look again")
-    if isinstance(outcome, Swapped) or (outcome.current is not None and outcome.current.value == value):
-        return None
-    return outcome
+    await asyncio.sleep(PAUSE_SECONDS)
