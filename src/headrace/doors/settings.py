@@ -26,8 +26,8 @@ class SharedSettings(Settings):
     )
     receiving_max_bytes: int = setting(
         536_870_912,
-        "Bytes of memory that the Kafka and NSQ doors receive large requests into; beyond it they wait unread, all but "
-        "the one that began first.",
+        "Bytes of memory that all doors but the HTTP ones receive large requests into; beyond it they wait unread, all "
+        "but the one that began first.",
         least=1_048_576,
     )
     unread_max_bytes: int = setting(
