@@ -11,7 +11,8 @@ class SharedSettings(Settings):
 
     tls_cert: str = setting(
         "",
-        "A PEM file with the certificate chain: the Kafka door then speaks TLS only, the NSQ door to clients that ask.",
+        "A PEM file with the certificate chain: the Kafka and RocketMQ doors then speak TLS only, the NSQ door to "
+        "clients that ask.",
         metavar="FILE",
     )
     tls_key: str = setting("", "A PEM file with the certificate's private key.", metavar="FILE")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import count
@@ -21,9 +22,11 @@ from headrace.doors.rocketmq.messages import BatchedMessage, StoredMessage, hash
 class Raw:
     """A connection: requests out, answers in by their `opaque`, and what the broker asks."""
 
-    def __init__(self, address: str, serialization: int = JSON) -> None:
+    def __init__(self, address: str, serialization: int = JSON, tls: ssl.SSLContext | None = None) -> None:
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout=SECONDS)
+        if tls is not None:
+            self._socket = tls.wrap_socket(self._socket, server_hostname="localhost")
         self._file = self._socket.makefile("rb")
         self._opaques = count(1)
         self._serialization = serialization
