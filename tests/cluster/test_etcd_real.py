@@ -27,8 +27,9 @@ pytestmark = pytest.mark.etcd
 
 @asynccontextmanager
 async def client(peers: EtcdPeers, key: str = "x", **options: Any) -> AsyncIterator[Etcd]:
-    """One that every member has answered, and so has a leader."""
-    etcd = Etcd([("127.0.0.1", member.port) for member in peers.members], **options)
+    """One that an answer came to. It waits longer for answers than a busy machine takes, unless it is to notice
+    silence."""
+    etcd = Etcd([("127.0.0.1", member.port) for member in peers.members], **{"attempt_seconds": 10, **options})
     try:
         await until(lambda: answers(etcd, key))
         yield etcd
@@ -158,7 +159,11 @@ async def test_every_swap_counts_once_while_members_are_killed_and_stopped(etcd_
             mine += made
             counted += made
 
-    async with client(peers) as first, client(peers) as second, client(peers) as reader:
+    async with (
+        client(peers, attempt_seconds=1) as first,
+        client(peers, attempt_seconds=1) as second,
+        client(peers) as reader,
+    ):
         counting = [asyncio.create_task(count(etcd, which)) for which, etcd in enumerate((first, second), 1)]
         for _ in range(4):
             member = rng.choice(peers.members)
@@ -182,7 +187,7 @@ async def test_every_swap_counts_once_while_members_are_killed_and_stopped(etcd_
 async def test_a_view_goes_on_when_the_member_that_is_watched_stops(etcd_peers: Peers) -> None:
     peers = etcd_peers(3)
     views: list[View] = []
-    async with client(peers) as etcd, client(peers) as other:
+    async with client(peers, attempt_seconds=1) as etcd, client(peers) as other:
         watcher = Watcher(etcd, "/h/", 0.5, views.append, lambda error: None)
         watcher.start()
         await until(lambda: len(views) >= 2)
@@ -223,22 +228,19 @@ async def swapped(etcd: Etcd, revision: int, value: bytes) -> int:
 
 async def test_a_swap_to_a_stopped_member_is_unknown_until_the_key_is_written_again(etcd_peers: Peers) -> None:
     [member] = (peers := etcd_peers()).members
-    async with client(peers) as etcd:
+    async with client(peers) as etcd, client(peers, attempt_seconds=1) as hasty:
         await etcd.swap("/h/k", 0, b"one")
         entry = await etcd.read("/h/k")
         assert entry is not None
         member.signal(signal.SIGSTOP)
-        assert isinstance(await etcd.swap("/h/k", entry.revision, b"two"), Unknown)
+        assert isinstance(await hasty.swap("/h/k", entry.revision, b"two"), Unknown)
         with pytest.raises(EtcdUnavailable, match="did not answer within"):
-            await etcd.read("/h/k")
+            await hasty.read("/h/k")
         member.signal(signal.SIGCONT)
         await until(lambda: answers(etcd))
         # Carried out, on its way, or lost with the connection: the next write of the key decides it.
         decided = await etcd.swap("/h/k", entry.revision, b"three")
-        assert isinstance(decided, Swapped | Refused)
-        if isinstance(decided, Refused):
-            assert decided.current is not None
-            assert decided.current.value == b"two"
+        assert isinstance(decided, Swapped) or (isinstance(decided, Refused) and decided.holds(b"two"))
         before = await etcd.read("/h/k")
         assert isinstance(await etcd.swap("/h/k", entry.revision, b"four"), Refused)
         assert await etcd.read("/h/k") == before
