@@ -1,4 +1,5 @@
-"""A network in memory: which machine reaches which, who listens where, and how long bytes travel.
+"""A network in memory: which machine reaches which, which process listens where, and how long bytes
+travel.
 
 An address is a machine's name and a port; `localhost` and `127.0.0.1` are the machine itself. What a client sees of a
 server that does not answer is what TCP shows:
@@ -139,7 +140,7 @@ class Network:
     def now(self) -> float:
         return self._world.time
 
-    # Who is there.
+    # Servers and connections.
 
     def listen(self, server: SimulatedServer) -> None:
         machine, port = server.host.machine, server.address[1]

@@ -68,7 +68,7 @@ def test_a_swap_without_an_answer_is_unknown(fault: str):
     with_etcd(main, seed=2)
 
 
-def test_the_next_member_is_asked_and_no_member_is_said():
+def test_the_next_member_is_asked_until_none_is_left():
     async def main(etcd):
         world = etcd.world
         client = new_client(*MEMBERS)
