@@ -1,8 +1,8 @@
 """Campaigns: many seeds, one after the other, and what each of them gave.
 
-A run is one seed: a few lives on one machine, each ended by a clean stop, kill -9 or a power cut that the seed draws,
-and a last one, without faults, that finds what the others left. What a life does and what must hold is a campaign's
-own.
+A run is one seed. Most are a few lives on one machine (`LivesCampaign`), each ended by a clean stop, kill -9 or a power
+cut that the seed draws, and a last one, without faults, that finds what the others left. What a life does and what must
+hold is a campaign's own.
 """
 
 from __future__ import annotations
@@ -34,17 +34,49 @@ class Run:
     trace: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Campaign(ABC, Generic[Known]):
-    """What every run of a campaign shares. `Known` is what clients and checks know from the first life to the last."""
+@dataclass(frozen=True, kw_only=True)
+class Campaign(ABC):
+    """What every run of a campaign shares."""
+
+    ignored: frozenset[str] = frozenset()
+    """Crash points that do nothing: a deliberately broken flush, to see that the checks can fail."""
+    trace_lines: int = 200
+    machines: ClassVar[tuple[str, ...]] = ("localhost",)
+
+    @abstractmethod
+    def live(self, world: World) -> Iterator[str]:
+        """Go through one seed; what has happened. Raises where something does not hold."""
+
+    def run(self, seed: int) -> Run:
+        """One seed."""
+        world = World(seed, self.trace_lines, self.machines)
+        endings: list[str] = []
+        failure = None
+        # The client library draws its delays from the process's own source.
+        drawn = random.getstate()
+        random.seed(seed)
+        try:
+            endings.extend(self.live(world))
+        except Exception as error:
+            failure = "".join(traceback.format_exception(error))
+        finally:
+            random.setstate(drawn)
+        return Run(seed, world.trace.digest(), world.points, endings, failure, list(world.trace.lines))
+
+    def seeds(self, first: int, last: int) -> Iterator[Run]:
+        """A run for each seed."""
+        for seed in range(first, last):
+            yield self.run(seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LivesCampaign(Campaign, Generic[Known]):
+    """Lives of one machine. `Known` is what clients and checks know from the first life to the last."""
 
     steps: int
     """Of each task in a life."""
     lives: int
     """Before the last one."""
-    ignored: frozenset[str] = frozenset()
-    """Crash points that do nothing: a deliberately broken flush, to see that the checks can fail."""
-    trace_lines: int = 200
     schedule: ClassVar[FaultSchedule] = FaultSchedule()
 
     @abstractmethod
@@ -79,24 +111,3 @@ class Campaign(ABC, Generic[Known]):
         ending = world.run(main, plan or Plan(ignored=self.ignored))
         self.on_ended(world, known, ending)
         return ending.value if ending is Ending.DONE else f"{ending.value} at {world.machine.crash_point}"
-
-    def run(self, seed: int) -> Run:
-        """One seed."""
-        world = World(seed, self.trace_lines)
-        endings: list[str] = []
-        failure = None
-        # The client library draws its delays from the process's own source.
-        drawn = random.getstate()
-        random.seed(seed)
-        try:
-            endings.extend(self.live(world))
-        except Exception as error:
-            failure = "".join(traceback.format_exception(error))
-        finally:
-            random.setstate(drawn)
-        return Run(seed, world.trace.digest(), world.points, endings, failure, list(world.trace.lines))
-
-    def seeds(self, first: int, last: int) -> Iterator[Run]:
-        """A run for each seed."""
-        for seed in range(first, last):
-            yield self.run(seed)

@@ -18,7 +18,7 @@ from simulation.broker.history import CommitHistory, PartitionHistory, Survived
 from simulation.broker.library import Library
 from simulation.broker.producer import Producer, ProducerState, Target
 from simulation.broker.topics import RecreatedTopic, RecreatedTopicReader, RecreatedTopics
-from simulation.campaign import Campaign
+from simulation.campaign import LivesCampaign
 from simulation.history import Place, require
 from simulation.kafka.client import KafkaClient
 from simulation.kafka.life import KafkaLife
@@ -116,7 +116,7 @@ class BrokerLife(KafkaLife):
 
 
 @dataclass(frozen=True)
-class BrokerCampaign(Campaign[BrokerClients]):
+class BrokerCampaign(LivesCampaign[BrokerClients]):
     """Many seeds of the whole broker."""
 
     # Short lives and many: crashes find more than traffic does.

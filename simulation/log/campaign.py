@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from headrace.log.interface import Durability
 from headrace.runtime import Runtime
-from simulation.campaign import Campaign
+from simulation.campaign import LivesCampaign
 from simulation.faults import FaultSchedule
 from simulation.log.damage import BitFlip
 from simulation.log.life import LogLife
@@ -16,7 +16,7 @@ from simulation.world import Ending, World
 
 
 @dataclass(frozen=True)
-class LogCampaign(Campaign[LogModel]):
+class LogCampaign(LivesCampaign[LogModel]):
     """Many seeds of the log."""
 
     steps: int = 60

@@ -26,7 +26,7 @@ from headrace.format.batch import batches_in
 from headrace.log.interface import EARLIEST, Partition, Topic, Write
 from headrace.log.native import NativeLog
 from headrace.runtime import Runtime
-from simulation.campaign import Campaign
+from simulation.campaign import LivesCampaign
 from simulation.faults import FaultSchedule, Killed
 from simulation.history import require
 from simulation.life import Life, gather, small_config
@@ -290,7 +290,7 @@ class QueueLife(Life):
 
 
 @dataclass(frozen=True)
-class QueueCampaign(Campaign[QueuesModel]):
+class QueueCampaign(LivesCampaign[QueuesModel]):
     """Many seeds of queues."""
 
     steps: int = 14

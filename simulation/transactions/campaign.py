@@ -22,7 +22,7 @@ from headrace.client.connection import Connection
 from headrace.client.messages import request
 from headrace.errors import StorageFailed
 from headrace.runtime import Runtime
-from simulation.campaign import Campaign
+from simulation.campaign import LivesCampaign
 from simulation.faults import FaultSchedule
 from simulation.history import Place, Record, require
 from simulation.kafka.client import Codec, KafkaClient, sift
@@ -313,7 +313,7 @@ class TransactionLife(KafkaLife):
 
 
 @dataclass(frozen=True)
-class TransactionCampaign(Campaign[TransactionClients]):
+class TransactionCampaign(LivesCampaign[TransactionClients]):
     """Many seeds of transactions."""
 
     steps: int = 30
