@@ -81,28 +81,35 @@ class Journal:
 
     def place(self, payload: Sequence[Buffer], size: int, entries: int) -> PlacedFrame:
         """Choose where the next frame goes. Only one may be on its way at a time."""
-        total = FRAME.size + size
+        sequence = self.next_sequence
+        self.next_sequence += 1
+        file, position = self._room(FRAME.size + size, sequence)
+        return PlacedFrame(self, file, position, sequence, self.acknowledged, payload, size, entries)
+
+    def place_bytes(self, data: bytes, last: int) -> PlacedBytes:
+        """The same for frames that are complete, up to the one with the sequence number `last`."""
+        self.next_sequence = last + 1
+        return PlacedBytes(self._disk, *self._room(len(data), last), data)
+
+    def _room(self, total: int, last: int) -> tuple[_JournalFile, int]:
         current = self._current
         if current is None or current.filled + total > current.size:
             if current is not None:
                 self._full.append(current)
             current = self._take(total)
-        placed = PlacedFrame(
-            self, current, current.filled, self.next_sequence, self.acknowledged, payload, size, entries
-        )
-        current.last_sequence = self.next_sequence
-        self.next_sequence += 1
+        position = current.filled
+        current.last_sequence = max(current.last_sequence, last)
         current.filled += total
         current.written = max(current.written, current.filled)
         self._last = current
-        return placed
+        return current, position
 
     def _take(self, total: int) -> _JournalFile:
         fitting = [spare for spare in self._spare if spare.size >= total]
         if fitting:
             self._current = max(fitting, key=lambda spare: spare.written)
             self._spare.remove(self._current)
-            self._current.filled = 0
+            self._current.filled = self._current.last_sequence = 0
         else:
             self._current = self._new(total)
         return self._current
@@ -266,6 +273,35 @@ class PlacedFrame:
     def _parts(self) -> list[bytes]:
         body = b"".join(self._payload)
         return [frame_header(MAGIC, self.sequence, self._previous, self._entries, body), body]
+
+
+class PlacedBytes:
+    """Complete frames on their way to the disk."""
+
+    __slots__ = ("_data", "_disk", "_file", "position")
+
+    def __init__(self, disk: Disk, file: _JournalFile, position: int, data: bytes) -> None:
+        self._disk = disk
+        self._file = file
+        self.position = position
+        self._data = data
+
+    @property
+    def path(self) -> str:
+        return self._file.path
+
+    def submit(self, lane: Lane, done: LaneDone) -> None:
+        """Have the lane write them and wait for the device."""
+        file = self._file.file
+        if file is None:
+            lane.submit(self._create_and_write, done)
+        else:
+            lane.write(file, self.position, self._data, done)
+
+    def _create_and_write(self) -> None:
+        create(self._disk, self._file, max(LEAST_BYTES, len(self._data)))
+        assert self._file.file is not None
+        self._file.file.write_durably(self.position, [self._data])
 
 
 def create(disk: Disk, made: _JournalFile, least: int) -> None:
