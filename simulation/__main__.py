@@ -23,15 +23,17 @@ from headrace.log.interface import Durability
 from simulation.broker.campaign import BrokerCampaign
 from simulation.campaign import Campaign, Run
 from simulation.faults import AFTER, BEFORE, MIDDLE, CrashPoints
+from simulation.group.campaign import GroupCampaign
 from simulation.log.campaign import LogCampaign
 from simulation.queues.campaign import QueueCampaign
 from simulation.transactions.campaign import TransactionCampaign
 
-CAMPAIGNS: dict[str, Callable[..., Campaign[Any]]] = {
+CAMPAIGNS: dict[str, Callable[..., Campaign]] = {
     "": LogCampaign,
     "--whole-broker": BrokerCampaign,
     "--queues": QueueCampaign,
     "--transactions": TransactionCampaign,
+    "--group": GroupCampaign,
 }
 
 
@@ -68,6 +70,7 @@ def main(
     transactions: Annotated[
         bool, typer.Option("--transactions", help="The whole broker, with clients that write in transactions.")
     ] = False,
+    group: Annotated[bool, typer.Option("--group", help="Three nodes that copy one journal, and an etcd.")] = False,
     durability: Annotated[str, typer.Option(help="sync, async, memory, or all of them in one log.")] = "all",
     steps: Annotated[int | None, typer.Option(help="Steps of each task in a life; else the campaign's own.")] = None,
     lives: Annotated[int | None, typer.Option(help="Lives in a run, before the last look; else its own.")] = None,
@@ -85,7 +88,8 @@ def main(
     end = int(last) if last else begin + 1
     broken = broken or []
     trace_lines = 100_000 if trace else 0
-    part = "--whole-broker" if whole_broker else "--queues" if queues else "--transactions" if transactions else ""
+    parts = {"--whole-broker": whole_broker, "--queues": queues, "--transactions": transactions, "--group": group}
+    part = next((name for name, is_wanted in parts.items() if is_wanted), "")
     given: dict[str, Any] = {name: value for name, value in (("steps", steps), ("lives", lives)) if value is not None}
     if not part and durability != "all":
         given["durabilities"] = (Durability(durability),)

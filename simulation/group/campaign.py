@@ -1,0 +1,102 @@
+"""Three nodes and an etcd through everything that a nemesis has, and then in peace: what was promised must hold."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import ClassVar
+from uuid import UUID
+
+from headrace.cluster.changes import new_group
+from headrace.cluster.records import Cluster, Record
+from headrace.log.group_frames import HEADER_BYTES, Position, group_number
+from headrace.log.replicated_journal import read_chain
+from headrace.runtime import Runtime
+from simulation.campaign import Campaign
+from simulation.etcd.cluster import EtcdCluster
+from simulation.group.history import GroupHistory
+from simulation.group.replica import GROUP, KEYS, Replica, start_node
+from simulation.history import require
+from simulation.machine import Machine
+from simulation.nemesis import Nemesis
+from simulation.world import World
+
+NODES = ("a", "b", "c")
+FAULTY_S = 35.0
+SETTLED_S = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupCampaign(Campaign):
+    """A group, its clients and a nemesis."""
+
+    machines: ClassVar[tuple[str, ...]] = (*NODES, "etcd")
+    min_isr: int | None = None
+    """Of the group; None: one or two, by the seed."""
+    seconds: float = FAULTY_S
+    """How long things go wrong."""
+
+    def live(self, world: World) -> Iterator[str]:
+        run = GroupRun(world, 1 + world.seed % 2 if self.min_isr is None else self.min_isr)
+        world.play(run.scenario(self.seconds))
+        yield from (world.counts + run.history.counts).elements()
+
+
+class GroupRun:
+    """One seed."""
+
+    def __init__(self, world: World, min_isr: int) -> None:
+        self.world = world
+        self.history = GroupHistory()
+        self._min_isr = min_isr
+        self._etcd = EtcdCluster(self.world, ("etcd",))
+        self._replicas: dict[str, Replica] = {}
+
+    async def scenario(self, seconds: float) -> None:
+        """Raises Violation."""
+        self._etcd.start()
+        self._put(KEYS.cluster, Cluster(str(UUID(int=1))))
+        self._put(KEYS.group(GROUP), new_group(range(len(NODES)), self._min_isr))
+        nemesis = Nemesis(self.world, dict.fromkeys(NODES, self._live), self._etcd)
+        await nemesis.run(seconds)
+        nemesis.end_faults()
+        await asyncio.sleep(SETTLED_S)
+        self._check()
+
+    def _put(self, key: str, record: Record) -> None:
+        store = self._etcd.store
+        store.put(store.revision + 1, key.encode(), record.encode(), 0)
+        store.commit()
+
+    async def _live(self, runtime: Runtime) -> None:
+        name = runtime.hostname
+        machine = self.world.machines[name]
+        rng = self.world.stream(f"replica {self.world.lives}")
+        node = await start_node(runtime, NODES.index(name))
+        if node is None:
+            self.world.counts["start refused"] += 1
+            return
+        replica = Replica(name, node, self.history, rng, lambda: machine.alive and self._replicas[name] is replica)
+        self._replicas[name] = replica
+        await replica.run()
+
+    def _check(self) -> None:
+        serving = [name for name, replica in self._replicas.items() if replica.node.serves]
+        require(bool(serving), "no node leads, although nothing is wrong any more")
+        leader = max(serving, key=lambda name: self._replicas[name].node.leadership.epoch)  # type: ignore[union-attr]
+        group = self._replicas[leader].node.group
+        assert group is not None
+        require(len(group.isr) == len(NODES), f"in sync are {group.isr}, although every node lives")
+        for name in NODES:
+            self.history.check(name, read_log(self.world.machines[name]))
+
+
+def read_log(machine: Machine) -> dict[int, tuple[Position, bytes]]:
+    """What a machine's journal has, by sequence."""
+    log = {}
+    for path, position, frame in read_chain(machine.disk, group_number(GROUP), 1).frames:
+        with closing(machine.disk.open(path)) as file:
+            log[frame.sequence] = frame.position, file.read(position + HEADER_BYTES, frame.length)
+    return log

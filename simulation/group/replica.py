@@ -1,0 +1,102 @@
+"""One node of a group in the simulator, with a producer and a reader that sit on it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from headrace.cluster import identity
+from headrace.cluster.errors import EtcdError, NotLeading, StartRefused
+from headrace.cluster.etcd import Etcd
+from headrace.cluster.node import Node, NodeSettings
+from headrace.cluster.records import Incarnation, Keys
+from headrace.cluster.records import Node as NodeRecord
+from headrace.errors import CorruptLog
+from headrace.log.group_frames import header_of, payload_of
+from headrace.log.journal import FOLDER
+from headrace.log.replicated_journal import FramesGone
+from headrace.runtime import Runtime
+from simulation.group.history import GroupHistory
+
+KEYS = Keys("simulated")
+GROUP = "g"
+ETCD = ("etcd", 2379)
+PORT = 7000
+
+
+async def start_node(runtime: Runtime, number: int) -> Node | None:
+    """A node that takes part in the group; None if it cannot be started now."""
+    disk, etcd, name = runtime.disk, Etcd([ETCD]), runtime.hostname
+    try:
+        found = await identity.start(runtime, etcd, KEYS, GROUP, number)
+        if not disk.exists(FOLDER):
+            disk.mkdir(FOLDER)
+            disk.sync_dir("")
+    except (EtcdError, StartRefused, OSError):
+        return None
+    me = Incarnation(number, found.directory_id, found.starts)
+    settings = NodeSettings(found.cluster_id, KEYS, GROUP, me, journal_file_bytes=20_000, journal_memory_bytes=2_000)
+    node = Node(runtime, etcd, settings, lambda _: None)
+    try:
+        await node.listen(name, PORT)
+    except OSError:
+        return None
+    addresses = {"peer": f"{name}:{PORT}"}
+    await node.join(NodeRecord(me.directory_id, me.starts, GROUP, "", addresses, runtime.boot_id, 1, 1))
+    return node
+
+
+class Replica:
+    """The clients of one node, for one life of it."""
+
+    def __init__(
+        self, name: str, node: Node, history: GroupHistory, rng: random.Random, is_alive: Callable[[], bool]
+    ) -> None:
+        self._name = name
+        self.node = node
+        self._history = history
+        self._rng = rng
+        self._is_alive = is_alive
+        self._led = 0
+
+    async def run(self) -> None:
+        await asyncio.gather(self._produce(), self._read())
+
+    async def _produce(self) -> None:
+        node = self.node
+        while True:
+            await asyncio.sleep(self._rng.choice((0.002, 0.01, 0.05, 0.2)))
+            if node.leadership is not None and node.leadership.epoch != self._led:
+                self._led = node.leadership.epoch
+                self._history.lead(self._name, self._led)
+            if not node.serves:
+                continue
+            value = self._history.next_value()
+            try:
+                committed = node.append(value, 1)
+            except (NotLeading, CorruptLog):
+                continue
+            committed.add_done_callback(lambda done, value=value: self._on_committed(done, value))  # type: ignore[misc]
+
+    def _on_committed(self, done: asyncio.Future[int], value: bytes) -> None:
+        # What a dying process still hears never reached a client.
+        if self._is_alive() and not done.cancelled() and done.exception() is None:
+            self._history.acknowledge(done.result(), value)
+
+    async def _read(self) -> None:
+        journal = self.node.journal
+        while True:
+            await asyncio.sleep(self._rng.choice((0.05, 0.2, 0.5)))
+            end = min(journal.committed, journal.flushed)
+            if not end:
+                continue
+            try:
+                frames = await journal.read(self._rng.randint(1, end), 300)
+            except FramesGone:
+                continue
+            for data in frames:
+                frame = header_of(data)
+                assert frame is not None
+                if frame.sequence <= journal.committed and self._is_alive():
+                    self._history.read(self._name, frame, payload_of(data))

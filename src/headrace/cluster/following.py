@@ -1,0 +1,161 @@
+"""Following a leader: one session, from the connection to its end.
+
+The follower says what it has, cuts off what the leader does not have, stores what it is sent, and acknowledges what its
+device has. It applies frames once the leader says that they are committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum
+
+import structlog
+
+from headrace.cluster.connection import PeerConnection
+from headrace.cluster.records import Incarnation
+from headrace.cluster.wire import Acknowledgement, Frame, Heartbeat, Hello, Message, Refusal, Welcome
+from headrace.errors import CorruptLog
+from headrace.log.replicated_journal import ReplicatedJournal
+
+logger = structlog.get_logger("headrace.cluster")
+
+
+class Link(Enum):
+    """How a follower stands with its leader."""
+
+    CONNECTING = "connecting"
+    OPEN = "open"
+    REFUSED = "refused"
+    """Nothing listens at the leader's address: its process is gone."""
+    CLOSED = "closed"
+
+
+class Following:
+    """A session with a leader."""
+
+    def __init__(
+        self,
+        journal: ReplicatedJournal,
+        hello: Hello,
+        leader: Incarnation,
+        address: tuple[str, int],
+        frame_max_bytes: int,
+        on_committed: Callable[[int], None],
+        on_newer_epoch: Callable[[int], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._journal = journal
+        self.leader = leader
+        self._on_lost = on_lost
+        self._hello = hello
+        self._address = address
+        self._on_committed = on_committed
+        self._on_newer_epoch = on_newer_epoch
+        self._connection = PeerConnection(self, frame_max_bytes)
+        self._aligned = False
+        self._aligning: asyncio.Task[None] | None = None
+        self.epoch = hello.epoch
+        self.link = Link.CONNECTING
+        self.heartbeat: Heartbeat | None = None
+        """The leader's last one."""
+        self._connecting = asyncio.get_running_loop().create_task(self._connect())
+
+    async def _connect(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.create_connection(lambda: self._connection, *self._address)
+        except ConnectionRefusedError:
+            if self.link is Link.CONNECTING:
+                self.link = Link.REFUSED
+                self._on_lost()
+        except OSError as error:
+            logger.debug("the leader cannot be reached", address=self._address, error=str(error))
+            self.link = Link.CLOSED
+        else:
+            if self.link is Link.CLOSED:
+                self._connection.close()
+            else:
+                self.link = Link.OPEN
+                self._connection.send(self._hello)
+
+    @property
+    def heard_at(self) -> float:
+        """The loop's time at which the leader was last heard; 0 if it never was."""
+        return self._connection.heard_at
+
+    def on_message(self, connection: PeerConnection, message: Message) -> None:
+        match message:
+            case Welcome():
+                if message.epoch < self.epoch:
+                    self.close()
+                    return
+                self.epoch = message.epoch
+                self._aligning = asyncio.get_running_loop().create_task(self._align(message.common_end))
+            case Frame() if self._aligned:
+                self._store(message.data)
+            case Heartbeat() if self._aligned:
+                self.heartbeat = message
+                self._commit(message.committed)
+                # Also what keeps the leader from taking this node for silent.
+                self._acknowledge()
+            case Refusal():
+                logger.info("the leader refuses this node", reason=message.reason)
+                self.close()
+                self._on_newer_epoch(message.epoch)
+            case _:
+                logger.warning("the leader sent what does not belong here", message=type(message).__name__)
+                self.close()
+
+    async def _align(self, common_end: int) -> None:
+        if common_end < self._journal.committed:
+            logger.error("the leader lacks what was committed here", here=self._journal.committed, common=common_end)
+            self.close()
+            return
+        await self._journal.truncate(common_end)
+        if self.link is Link.OPEN:
+            self._aligned = True
+            self._acknowledge()
+
+    def _store(self, data: bytes) -> None:
+        try:
+            frame = self._journal.store(data)
+        except CorruptLog as error:
+            logger.warning("the session with the leader ends", error=str(error))
+            self.close()
+            return
+        if frame.epoch > self.epoch:
+            self.close()
+            return
+        self._commit(frame.committed)
+
+    def _commit(self, sequence: int) -> None:
+        # What is not on this device yet is applied with the next word from the leader.
+        reach = min(sequence, self._journal.flushed)
+        if reach > self._journal.committed:
+            self._journal.commit(reach)
+            self._on_committed(reach)
+
+    def on_flushed(self) -> None:
+        """This node's device has more of the journal."""
+        if self._aligned:
+            self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        self._connection.send(Acknowledgement(self._journal.flushed))
+
+    def on_closed(self, connection: PeerConnection) -> None:
+        self._aligned = False
+        self.link = Link.CLOSED
+        self._on_lost()
+
+    def on_drained(self, connection: PeerConnection) -> None:
+        """A follower has little to say."""
+
+    def close(self) -> None:
+        """End the session."""
+        self.link = Link.CLOSED
+        self._aligned = False
+        self._connection.close()
+        if self._aligning is not None:
+            self._aligning.cancel()
