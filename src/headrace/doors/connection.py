@@ -102,8 +102,11 @@ class BufferedConnection(asyncio.BufferedProtocol):
 
     def _opened(self) -> None:
         """The connection was admitted."""
-        # Writes go out at once and `pause_writing` comes with the first byte that does not fit.
-        self.transport.set_write_buffer_limits(high=0)
+        if not self.encrypted:
+            # Writes go out at once and `pause_writing` comes with the first byte that does not fit: then, and only
+            # then, the transport holds anything, which is what sending from a file beside it must know. One with TLS
+            # must have room: without any it does not report that the client has read.
+            self.transport.set_write_buffer_limits(high=0)
 
     def _consume(self, buffer: bytearray, end: int) -> int:
         """Handle whole requests until one is cut or must wait; the position of the first byte that is left."""

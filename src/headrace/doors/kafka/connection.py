@@ -90,13 +90,9 @@ class Connection(BufferedConnection):
     # --- the transport's calls ----------------------------------------------------------------------------------------
 
     def _opened(self) -> None:
-        transport = self.transport
+        super()._opened()
         self.tls = self.encrypted
-        if not self.tls:
-            # Writes go out at once and `pause_writing` comes with the first byte that does not fit: then, and only
-            # then, the transport holds anything, which is what sending from a file beside it must know.
-            transport.set_write_buffer_limits(high=0)
-        if is_same_machine(self.client_host) and (socket := transport.get_extra_info("socket")) is not None:
+        if is_same_machine(self.client_host) and (socket := self.transport.get_extra_info("socket")) is not None:
             without_pacing(socket)
 
     def connection_lost(self, error: Exception | None) -> None:

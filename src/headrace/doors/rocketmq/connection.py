@@ -117,11 +117,6 @@ class RemotingConnection(BufferedConnection):
         self._out: list[bytes] = []
         self._requests = 0
 
-    def _opened(self) -> None:
-        # With no room at all a TLS transport does not report that the client has read: later requests would wait.
-        if not self.encrypted:
-            super()._opened()
-
     # --- frames in ----------------------------------------------------------------------------------------------------
 
     def _needed(self, buffer: bytearray, position: int, left: int) -> int:
