@@ -62,3 +62,12 @@ def test_it_holds_whatever_etcd_may_name(steps: list[tuple[set[str], str]]) -> N
         possible = {stored, *(value for expected, value in under_way if expected == revision)}
         for each in possible:
             assert each <= isr.members
+
+
+def test_a_swap_that_a_newer_record_has_settled_may_still_be_taken_back() -> None:
+    isr = MaximalIsr(1, "ab")
+    isr.propose("abc")
+    isr.see(2, "ab")
+    isr.withdraw("abc")
+    assert isr.is_settled
+    assert isr.members == frozenset("ab")

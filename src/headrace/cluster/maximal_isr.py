@@ -9,6 +9,7 @@ swap may be on its way. A touch of the record settles that.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 
 class MaximalIsr:
@@ -37,7 +38,8 @@ class MaximalIsr:
 
     def withdraw(self, isr: Iterable[str]) -> None:
         """The swap was certainly not sent, or was refused for good: it will never be carried out."""
-        self._proposed.remove(frozenset(isr))
+        with suppress(ValueError):  # a newer record was seen meanwhile
+            self._proposed.remove(frozenset(isr))
 
     def see(self, revision: int, isr: Iterable[str]) -> None:
         """The record was read, or a swap was answered. An answer that comes late, with an older record, means

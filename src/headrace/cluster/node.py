@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 import structlog
@@ -38,13 +37,6 @@ logger = structlog.get_logger("headrace.cluster")
 
 # Between two attempts to open a session.
 FOLLOW_PAUSE_S = 0.1
-
-
-class Role(Enum):
-    """What a node is to its group."""
-
-    FOLLOWER = "follower"
-    LEADER = "leader"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +78,8 @@ class Node:
         self._alive: dict[str, NodeRecord] = {}
         self._epoch = 0
         """The latest that this node knows of."""
+        # The last epoch that it has led in.
         self._led = 0
-        # The epochs that it has led in.
         self.leadership: Leadership | None = None
         self.following: Following | None = None
         self._presence: Presence | None = None
@@ -141,10 +133,6 @@ class Node:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    @property
-    def role(self) -> Role:
-        return Role.LEADER if self.leadership is not None else Role.FOLLOWER
 
     @property
     def serves(self) -> bool:
@@ -261,8 +249,14 @@ class Node:
                 async with asyncio.timeout(self._settings.lease_s / 8):
                     await self._wake.wait()
             self._wake.clear()
-            if self.group is not None:
+            if self.group is None:
+                continue
+            try:
                 await self._act(self.group)
+            except Exception as error:
+                # A fault in here must be heard, and must not leave a node that does nothing for ever.
+                what = {"message": "a node could not act on its group's record", "exception": error}
+                self._loop.call_exception_handler(what)
 
     def _take(self, group: Group, revision: int) -> None:
         """The group's record is this."""
