@@ -87,13 +87,13 @@ def test_a_duplicate_answered_as_new_is_caught(monkeypatch):
 def test_a_read_beyond_the_durable_offset_is_caught(monkeypatch):
     read = FetchCall._read
 
-    def eager(self, entry, left, at_least_one):
+    def eager(self, entry, *limits):
         if entry.topic is None or entry.topic.deleted:
-            return read(self, entry, left, at_least_one)
+            return read(self, entry, *limits)
         partition = entry.topic.partitions[entry.index]
         readable, partition.high_watermark = partition.high_watermark, partition.end
         try:
-            return read(self, entry, left, at_least_one)
+            return read(self, entry, *limits)
         finally:
             partition.high_watermark = readable
 
