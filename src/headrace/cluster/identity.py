@@ -4,7 +4,7 @@
 into etcd behind it, so a directory is never behind etcd by a crash: one that is has been restored from a backup, and
 what it acknowledged since is gone. Such a directory, and one that is new, is given a new id. No ISR and no ELR names
 that, so it joins as new. (A copy that was taken while the node ran, and put back before it was started again, has the
-count that etcd has, and cannot be told: restore a node by an empty directory.)
+count that etcd has, and is not recognised: restore a node by an empty directory.)
 """
 
 from __future__ import annotations

@@ -93,10 +93,6 @@ class Leadership:
                     session.connection.send(Frame(data))
         return sequence
 
-    def on_flushed(self) -> None:
-        """This node's device has more of the journal."""
-        self.advance()
-
     def advance(self) -> None:
         """Commit what can be committed by now."""
         reach = self.commitment.reach(self._journal.flushed)

@@ -16,7 +16,7 @@ from typing import Any
 
 import structlog
 
-from headrace.addresses import format_address
+from headrace.addresses import format_address, parse_address
 from headrace.cluster import changes
 from headrace.cluster.connection import PeerConnection
 from headrace.cluster.election import Prospect, should_stand
@@ -153,7 +153,7 @@ class Node:
 
     def _on_flushed(self, _: int) -> None:
         if self.leadership is not None:
-            self.leadership.on_flushed()
+            self.leadership.advance()
         elif self.following is not None:
             self.following.on_flushed()
 
@@ -432,9 +432,9 @@ class Node:
         if following is not None:
             following.close()
         record = self._alive.get(leader.directory_id)
-        if record is None or record.starts != leader.starts:
+        address = parse_address(record.addresses.get("peer", "off")) if record is not None else None
+        if record is None or record.starts != leader.starts or address is None:
             return
-        host, _, port = record.addresses["peer"].rpartition(":")
         settings = self._settings
         hello = Hello(
             VERSION,
@@ -450,7 +450,7 @@ class Node:
             self.journal,
             hello,
             leader,
-            (host, int(port)),
+            address,
             settings.frame_max_bytes,
             self._on_committed,
             self._learn_epoch,

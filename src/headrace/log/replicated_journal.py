@@ -268,15 +268,17 @@ class ReplicatedJournal:
         frames = await self._runtime.offload.run(
             _read_extent, self._runtime.disk, extent.path, extent.position, since, extent.last, max_bytes
         )
-        if not frames or any(parse(data).epoch != self.epoch_at(since + at) for at, data in enumerate(frames)):
+        if not frames or any(frame.epoch != self.epoch_at(frame.sequence) for frame, _ in frames):
             # Its file has been used again, or the journal was truncated, while it was read.
             raise FramesGone(f"frame {since} was written over")
-        return frames
+        return [data for _, data in frames]
 
 
-def _read_extent(disk: Disk, path: str, position: int, since: int, last: int, max_bytes: int) -> list[bytes]:
-    """The frames from `since` to `last` of one file, those before being passed over. Blocks."""
-    frames: list[bytes] = []
+def _read_extent(
+    disk: Disk, path: str, position: int, since: int, last: int, max_bytes: int
+) -> list[tuple[GroupFrame, bytes]]:
+    """The frames from `since` to `last` of one file, checked, those before being passed over. Blocks."""
+    frames: list[tuple[GroupFrame, bytes]] = []
     size = 0
     with closing(disk.open(path)) as file:
         while size < max_bytes:
@@ -288,7 +290,7 @@ def _read_extent(disk: Disk, path: str, position: int, since: int, last: int, ma
                 data = head + file.read(position + HEADER_BYTES, frame.length)
                 if not is_whole(data, frame) or frame.sequence != since + len(frames):
                     break
-                frames.append(data)
+                frames.append((frame, data))
                 size += len(data)
             position += frame.size
             if frame.sequence == last:
