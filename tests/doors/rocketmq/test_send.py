@@ -136,9 +136,6 @@ def test_compressed_bodies_that_are_refused(raw: Raw, topic: str, body: bytes, s
         ({"e": "x"}, Code.INVALID_PARAMETER),
         ({"e": "9" * 30}, Code.INVALID_PARAMETER),
         ({"i": "x" * 40_000}, Code.MESSAGE_ILLEGAL),
-        ({"f": 4}, Code.NO_PERMISSION),
-        ({"i": write_properties({"TRAN_MSG": "true"})}, Code.NO_PERMISSION),
-        ({"i": write_properties({"TIMER_DELIVER_MS": "1"})}, Code.REQUEST_CODE_NOT_SUPPORTED),
     ],
 )
 def test_what_is_refused(raw: Raw, topic: str, fields: dict[str, object], code: Code) -> None:

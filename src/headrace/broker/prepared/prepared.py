@@ -289,6 +289,12 @@ class PreparedMessages:
         # It may have been decided meanwhile, and what was read is right all the same.
         return self._status(entry), message
 
+    async def find(self, id: str) -> PreparedStatus:
+        """How a message stands, without reading it. Raises InvalidHalf or UnknownHalf."""
+        number = await self._number(id)
+        entry = self._store.table.pending.get(number)
+        return self._decided(self._store.outcome(number)) if entry is None else self._status(entry)
+
     async def list(self, topic: str = "", group: str = "", limit: int = 100, after: str = "") -> list[PreparedStatus]:
         """Undecided messages in the order in which they were prepared, at most `limit`, behind the one of the id
         `after`. Raises InvalidHalf."""

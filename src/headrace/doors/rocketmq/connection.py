@@ -99,7 +99,17 @@ Handlers = Mapping[int, Handler]
 class RemotingConnection(BufferedConnection):
     """A client."""
 
-    __slots__ = ("_awaiting", "_drained", "_out", "_requests", "heartbeat", "memberships", "session", "suspended")
+    __slots__ = (
+        "_awaiting",
+        "_drained",
+        "_out",
+        "_requests",
+        "heartbeat",
+        "memberships",
+        "on_lost",
+        "session",
+        "suspended",
+    )
 
     door: RemotingListener
 
@@ -108,6 +118,8 @@ class RemotingConnection(BufferedConnection):
         self.session = Session(number)
         self.memberships: Memberships | None = None
         """The groups that the client's heartbeats name."""
+        self.on_lost: list[Callable[[], None]] = []
+        """Called when the connection is lost."""
         self.heartbeat = 0.0
         """When the last one came, by the loop's clock; 0: none did."""
         self.suspended: dict[asyncio.Future[None], None] = {}
@@ -202,10 +214,10 @@ class RemotingConnection(BufferedConnection):
         elif len(self._out) == 1:
             self.door.soon(self._flush)
 
-    def request(self, code: int, fields: dict[str, str]) -> None:
+    def request(self, code: int, fields: dict[str, str], body: bytes = b"") -> None:
         """Ask the client for something that it does not answer."""
         self._requests += 1
-        self.send(Command(code, self._requests, ONE_WAY, fields))
+        self.send(Command(code, self._requests, ONE_WAY, fields, body))
 
     def _flush(self) -> None:
         out, self._out = self._out, []
@@ -256,3 +268,5 @@ class RemotingConnection(BufferedConnection):
             self._drained = None
         if self.memberships is not None:
             self.memberships.leave_all()
+        for call in self.on_lost:
+            call()

@@ -12,6 +12,7 @@ from headrace.addresses import format_address
 from headrace.doors.door import DoorContext, open_listener
 from headrace.doors.rocketmq.listener import RemotingListener
 from headrace.doors.rocketmq.presence import Presence
+from headrace.doors.rocketmq.producers import ProducerGroups
 from headrace.doors.rocketmq.settings import RocketMqSettings
 from headrace.doors.rocketmq.topics import RocketMqTopics
 
@@ -36,7 +37,8 @@ class RocketMqDoor:
         context, settings = self._context, self.settings
         topics = RocketMqTopics(context.broker, settings.rocketmq_topic_queues)
         if settings.rocketmq != "off":
-            remoting = Remoting(context, self._presence, topics)
+            producers = ProducerGroups(context.broker.prepared.check_back)
+            remoting = Remoting(context, self._presence, topics, producers)
             await self._open("rocketmq", settings.rocketmq, remoting)
             self._presence.open(*remoting.address)
         if settings.rocketmq_namesrv != "off":

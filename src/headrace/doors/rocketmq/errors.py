@@ -7,7 +7,9 @@ from headrace.doors.rocketmq.codes import Code
 from headrace.errors import (
     AppendRefused,
     BatchTooLarge,
+    HalfFull,
     HeadraceError,
+    InvalidDelay,
     InvalidPartitions,
     InvalidTopic,
     InvalidTopicConfig,
@@ -25,8 +27,10 @@ _CODES: dict[type[HeadraceError], Code] = {
     InvalidPartitions: Code.INVALID_PARAMETER,
     UnknownTopic: Code.TOPIC_NOT_EXIST,
     BatchTooLarge: Code.MESSAGE_ILLEGAL,
+    InvalidDelay: Code.MESSAGE_ILLEGAL,
     RecordsRefused: Code.MESSAGE_ILLEGAL,
     # Clients send to another broker, or once more, after these.
+    HalfFull: Code.SYSTEM_BUSY,
     TopicBlocked: Code.SYSTEM_BUSY,
     TopicFull: Code.SYSTEM_BUSY,
     StorageFailed: Code.SERVICE_NOT_AVAILABLE,

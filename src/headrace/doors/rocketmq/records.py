@@ -35,9 +35,11 @@ ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 UNIQUE_KEY = "UNIQ_KEY"
 REAL_TOPIC = "REAL_TOPIC"
 REAL_QUEUE = "REAL_QID"
-TRANSACTION_PREPARED = "TRAN_MSG"
-# Times of delivery that are not built yet: to the second, to the millisecond, and at a time.
-TIMERS = frozenset(("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"))
+# When a message is to be delivered: after seconds, after milliseconds, at a time; the first that is there counts.
+TIMER_SECONDS = "TIMER_DELAY_SEC"
+TIMER_MS = "TIMER_DELAY_MS"
+TIMER_AT_MS = "TIMER_DELIVER_MS"
+TIMERS = frozenset((TIMER_SECONDS, TIMER_MS, TIMER_AT_MS))
 
 BORN_MS = "rocketmq-born-time"
 BORN_HOST = "rocketmq-born-host"

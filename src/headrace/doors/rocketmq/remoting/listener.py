@@ -11,10 +11,12 @@ from headrace.doors.rocketmq.connection import RemotingConnection
 from headrace.doors.rocketmq.listener import RemotingListener
 from headrace.doors.rocketmq.messages import Host
 from headrace.doors.rocketmq.presence import Presence
+from headrace.doors.rocketmq.producers import ProducerGroups
 from headrace.doors.rocketmq.remoting import handlers
 from headrace.doors.rocketmq.remoting.sender import Sender
 from headrace.doors.rocketmq.settings import RocketMqSettings, parse_levels
 from headrace.doors.rocketmq.topics import RocketMqTopics
+from headrace.doors.rocketmq.transactions import Transactions
 
 # How often silent clients are looked for, in parts of the time that they may be silent.
 SCANS = 12
@@ -27,10 +29,18 @@ class Remoting(RemotingListener):
 
     title = "broker"
 
-    def __init__(self, context: DoorContext[RocketMqSettings], presence: Presence, topics: RocketMqTopics) -> None:
+    def __init__(
+        self,
+        context: DoorContext[RocketMqSettings],
+        presence: Presence,
+        topics: RocketMqTopics,
+        producers: ProducerGroups,
+    ) -> None:
         super().__init__(context, "rocketmq")
         self.presence = presence
         self.topics = topics
+        self.producers = producers
+        self.transactions = Transactions(self.broker)
         self._delay_levels = parse_levels(self.settings.rocketmq_delay_levels)
         self.sender = Sender(self)
         self.handlers = handlers.of(self)

@@ -6,7 +6,7 @@ alone; where a batch is refused, each of its sends is tried alone, so that one p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # Sends are put together up to about this size, and to half of what the topic takes.
 BATCH_BYTES = 262_144
+
+_NONE: Mapping[str, str] = {}
 
 Row = tuple[bytes | None, bytes | None, Headers]
 
@@ -105,7 +107,14 @@ class Sender:
         base = appended.base_offset
         appended.complete(done)
 
-    def answer(self, call: Call, partition: Partition, offsets: Sequence[int], unique_key: str | None) -> None:
+    def answer(
+        self,
+        call: Call,
+        partition: Partition,
+        offsets: Sequence[int],
+        unique_key: str | None,
+        more: Mapping[str, str] = _NONE,
+    ) -> None:
         """Answer a send whose messages are durable; an offset of -1: the message appears later."""
         encode = self._broker.rocketmq.offsets.encode
         host = self._remoting.store_host(call.connection)
@@ -118,4 +127,5 @@ class Sender:
         }
         if unique_key is not None:
             fields["transactionId"] = unique_key
+        fields |= more
         call.answer(fields=fields)

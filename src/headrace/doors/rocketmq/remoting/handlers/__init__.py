@@ -10,8 +10,10 @@ from headrace.doors.rocketmq.remoting.handlers.clients import ClientHandlers
 from headrace.doors.rocketmq.remoting.handlers.lookup import LookupHandlers
 from headrace.doors.rocketmq.remoting.handlers.offsets import OffsetHandlers
 from headrace.doors.rocketmq.remoting.handlers.pull import PullHandler
+from headrace.doors.rocketmq.remoting.handlers.recall import RecallHandler
 from headrace.doors.rocketmq.remoting.handlers.send import SendHandler
 from headrace.doors.rocketmq.remoting.handlers.topics import TopicHandlers
+from headrace.doors.rocketmq.remoting.handlers.transactions import TransactionHandler
 
 if TYPE_CHECKING:
     from headrace.doors.rocketmq.remoting.listener import Remoting
@@ -26,6 +28,7 @@ def of(remoting: Remoting) -> Handlers:
         Request.SEND_MESSAGE: send.handle,
         Request.SEND_MESSAGE_V2: send.handle,
         Request.SEND_BATCH_MESSAGE: send.handle,
+        Request.RECALL_MESSAGE: RecallHandler(remoting).handle,
         Request.PULL_MESSAGE: pull.handle,
         Request.LITE_PULL_MESSAGE: pull.handle,
         Request.QUERY_CONSUMER_OFFSET: offsets.query,
@@ -39,6 +42,7 @@ def of(remoting: Remoting) -> Handlers:
         Request.HEART_BEAT: clients.heartbeat,
         Request.UNREGISTER_CLIENT: clients.unregister,
         Request.GET_CONSUMER_LIST_BY_GROUP: clients.list,
+        Request.END_TRANSACTION: TransactionHandler(remoting).end,
         Request.LOCK_BATCH_MQ: clients.lock,
         Request.UNLOCK_BATCH_MQ: clients.unlock,
         Request.UPDATE_AND_CREATE_TOPIC: topics.update,

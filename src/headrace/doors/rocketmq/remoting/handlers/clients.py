@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.broker.groups.rocketmq_group import RocketMqMember, RocketMqSubscription
 from headrace.doors.rocketmq.codes import Code, Request
-from headrace.doors.rocketmq.connection import Call
+from headrace.doors.rocketmq.connection import Call, RemotingConnection
 from headrace.doors.rocketmq.errors import Refused
 from headrace.doors.rocketmq.frames import dump, load
 from headrace.doors.rocketmq.membership import Memberships
 from headrace.doors.rocketmq.names import log_name, rocketmq_name
+from headrace.doors.rocketmq.producers import Producer
+from headrace.doors.rocketmq.remoting.handlers.transactions import TransactionChecker
 from headrace.doors.rocketmq.remoting.subscriptions import parse_subscription
 from headrace.errors import HeadraceError
 
@@ -28,6 +30,7 @@ class ClientHandlers:
     def __init__(self, remoting: Remoting) -> None:
         self._remoting = remoting
         self._groups = remoting.broker.groups.rocketmq
+        self._producers: dict[RemotingConnection, Producer] = {}
 
     async def heartbeat(self, call: Call) -> None:
         """HEART_BEAT: the groups of a client. Those that can take it do; what another one says is the answer."""
@@ -39,6 +42,7 @@ class ClientHandlers:
         connection.heartbeat = self._remoting.loop.time()
         if connection.memberships is None:
             connection.memberships = Memberships(self._groups)
+        self._join_producers(call, client_id, beat)
         groups = _objects(beat, "consumerDataSet", GROUPS_MAX)
         refused: HeadraceError | None = None
         for group in groups:
@@ -55,8 +59,24 @@ class ClientHandlers:
             raise refused
         call.answer()
 
+    def _join_producers(self, call: Call, client_id: str, beat: dict[str, Any]) -> None:
+        groups = [_text(each, "groupName") for each in _objects(beat, "producerDataSet", GROUPS_MAX)]
+        connection = call.connection
+        producer = self._producers.get(connection)
+        if producer is None:
+            if not groups:
+                return
+            producer = TransactionChecker(self._remoting, connection).join(client_id, call)
+            self._producers[connection] = producer
+            connection.on_lost.append(lambda: self._producers.__delitem__(connection))
+        for group in groups:
+            self._remoting.producers.join(group, producer)
+
     def unregister(self, call: Call) -> None:
         """UNREGISTER_CLIENT."""
+        producer = self._producers.get(call.connection)
+        if producer is not None:
+            self._remoting.producers.leave(call.text("producerGroup", ""), producer)
         group = call.text("consumerGroup", "")
         if group and call.connection.memberships is not None:
             call.connection.memberships.leave(group)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.broker.internal import is_protected
 from headrace.broker.publish import Message
 from headrace.doors.rocketmq import messages
 from headrace.doors.rocketmq.codes import Code
@@ -83,7 +84,7 @@ class LookupHandlers:
         await self._broker.rocketmq.load()
         place = self._broker.rocketmq.offsets.decode(physical)
         topic = None if place is None else self._broker.log.topics.by_id.get(place[0])
-        if place is not None and topic is not None:
+        if place is not None and topic is not None and not is_protected(topic.name):
             partition = topic.partitions[place[1]]
             if not partition.loaded:
                 await partition.load()

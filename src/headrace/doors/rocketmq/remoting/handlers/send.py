@@ -2,8 +2,6 @@
 
 To a warm topic without rules of its own a send is a plain call: it joins the batch of this turn of the loop. What must
 be made, loaded, unpacked off the loop, delayed or let in first goes the way of every other door's messages.
-
-Left out: prepared messages of transactions, and timers to a time (delay levels are there).
 """
 
 from __future__ import annotations
@@ -18,20 +16,22 @@ from headrace.doors.rocketmq.codes import Code, Request
 from headrace.doors.rocketmq.connection import Call
 from headrace.doors.rocketmq.errors import Refused
 from headrace.doors.rocketmq.messages import (
+    COMMITTED,
     COMPRESSED,
     PREPARED,
     PROPERTIES_BYTES_MAX,
     TRANSACTION,
     decode_batch,
+    offset_id,
     read_properties,
 )
 from headrace.doors.rocketmq.names import DEAD, DEFAULT_TOPIC, RETRY, dead_letter_topic, log_name
+from headrace.doors.rocketmq.recall import RecallHandle, due_ms
 from headrace.doors.rocketmq.records import (
     DELAY,
     REAL_QUEUE,
     REAL_TOPIC,
     TIMERS,
-    TRANSACTION_PREPARED,
     UNIQUE_KEY,
     headers_of,
     key_of,
@@ -39,6 +39,7 @@ from headrace.doors.rocketmq.records import (
 from headrace.doors.rocketmq.remoting.sender import Row, Send
 from headrace.doors.rocketmq.remoting.unpacking import TooLargeHere, clear_compression, unpack
 from headrace.doors.rocketmq.topics import WRITE, shape_of
+from headrace.doors.rocketmq.transactions import PRODUCER_GROUP, TRANSACTION_PREPARED, strip_marks
 from headrace.log.interface import Topic
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ _SHORT = {
 }
 _LONG = {name: name for name in _SHORT}
 RETRIES_MAX = 16
+_DELAYS = TIMERS | {DELAY}
 # What a record takes beside its body and properties, generously.
 ROW_BYTES = 200
 
@@ -81,6 +83,16 @@ class SendRequest:
     reconsume_times: int
     queues: int
     """That a topic shall have which is made by this message."""
+    group: str
+    """The producer's."""
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether no reader is to see it until its transaction is committed."""
+        if self.reconsume_times > 0 and DELAY in self.properties:
+            # A consumer sends a message to be consumed again with all properties that it had.
+            return False
+        return self.properties.get(TRANSACTION_PREPARED) == "true" or self.sys_flag & TRANSACTION == PREPARED
 
 
 class SendHandler:
@@ -93,8 +105,10 @@ class SendHandler:
 
     def handle(self, call: Call) -> Coroutine[Any, Any, None] | None:
         request = self._parse(call)
+        if request.is_prepared:
+            return self._prepare(call, request)
         topic = self._broker.topics.get(log_name(request.topic))
-        if topic is None or DELAY in request.properties or _has_id(request):
+        if topic is None or not _DELAYS.isdisjoint(request.properties) or _has_id(request):
             return self._publish(call, request)
         partition = topic.partitions[self._queue(call, request, topic)]
         admission = self._broker.publisher.admit(call.connection.session, topic)
@@ -125,13 +139,6 @@ class SendHandler:
             raise Refused(Code.MESSAGE_ILLEGAL, f"the properties have more than {PROPERTIES_BYTES_MAX} bytes")
         properties = read_properties(text)
         sys_flag = call.number(names["sysFlag"], 0)
-        if properties.get(TRANSACTION_PREPARED) == "true" or sys_flag & TRANSACTION == PREPARED:
-            raise Refused(Code.NO_PERMISSION, "sending transaction messages is not supported by this broker yet")
-        if not TIMERS.isdisjoint(properties):
-            raise Refused(
-                Code.REQUEST_CODE_NOT_SUPPORTED,
-                "messages for a time are not supported by this broker yet. Use a delay level.",
-            )
         request = SendRequest(
             topic=call.text(names["topic"]),
             queue_id=call.number(names["queueId"], -1),
@@ -143,6 +150,7 @@ class SendHandler:
             is_batch=call.request.code == Request.SEND_BATCH_MESSAGE or call.flag(names["batch"]),
             reconsume_times=call.number(names["reconsumeTimes"], 0),
             queues=call.number(names["defaultTopicQueueNums"], 4),
+            group=call.text(names["producerGroup"], ""),
         )
         if request.topic == DEFAULT_TOPIC:
             raise Refused(Code.INVALID_PARAMETER, f"the topic[{DEFAULT_TOPIC}] is a system topic: choose another")
@@ -206,26 +214,69 @@ class SendHandler:
     async def _publish(self, call: Call, request: SendRequest) -> None:
         topic = await self.open(request.topic, request.queues)
         queue_id = self._queue(call, request, topic)
-        if request.sys_flag & COMPRESSED:
-            limit = self._remoting.settings.rocketmq_max_message_size
-            body = await self._broker.runtime.offload.run(unpack, request.sys_flag, request.body, limit, limit)
-            request = replace(request, body=body, sys_flag=clear_compression(request.sys_flag))
-        due_ms, request = self._delay(request, queue_id)
-        messages = [Message(*row, queue_id, due_ms) for row in self._rows(call, request)]
+        request = await self._unpack(request)
+        due, request = self._delay(request, queue_id)
+        messages = [Message(*row, queue_id, due) for row in self._rows(call, request)]
         await self._broker.rocketmq.number(topic)
         places = await self._broker.publisher.publish(call.connection.session, topic.name, messages)
         partition = topic.partitions[places[0].partition]
         offsets = [each.offset for each in places]
-        self._sender.answer(call, partition, offsets, request.properties.get(UNIQUE_KEY))
+        unique_key = request.properties.get(UNIQUE_KEY)
+        more = {}
+        if places[0].timer and not TIMERS.isdisjoint(request.properties) and not request.topic.startswith(RETRY):
+            name = self._remoting.settings.rocketmq_broker_name
+            handle = RecallHandle(request.topic, name, due, unique_key or "-", places[0].timer)
+            more["recallHandle"] = handle.encode()
+        self._sender.answer(call, partition, offsets, unique_key, more)
+
+    async def _prepare(self, call: Call, request: SendRequest) -> None:
+        """Store a prepared message: its producer ends the transaction by the physical offset of the answer."""
+        if request.is_batch or not _DELAYS.isdisjoint(request.properties):
+            raise Refused(Code.MESSAGE_ILLEGAL, "a prepared message cannot be in a batch, or be delayed")
+        topic = await self.open(request.topic, request.queues)
+        queue_id = self._queue(call, request, topic)
+        request = await self._unpack(request)
+        group = request.properties.get(PRODUCER_GROUP) or request.group
+        stored = replace(
+            request,
+            properties=strip_marks(request.properties),
+            sys_flag=request.sys_flag & ~TRANSACTION | COMMITTED,
+        )
+        (row,) = self._rows(call, stored)
+        transactions = self._remoting.transactions
+        place = await transactions.prepare(topic, queue_id, row, group, request.properties)
+        fields = {
+            "msgId": offset_id(self._remoting.store_host(call.connection), place.physical_offset),
+            "queueId": str(queue_id),
+            "queueOffset": str(place.queue_offset),
+        }
+        if (unique_key := request.properties.get(UNIQUE_KEY)) is not None:
+            fields["transactionId"] = unique_key
+        call.answer(fields=fields)
+
+    async def _unpack(self, request: SendRequest) -> SendRequest:
+        """A request with its body unpacked, off the loop."""
+        if not request.sys_flag & COMPRESSED:
+            return request
+        limit = self._remoting.settings.rocketmq_max_message_size
+        body = await self._broker.runtime.offload.run(unpack, request.sys_flag, request.body, limit, limit)
+        return replace(request, body=body, sys_flag=clear_compression(request.sys_flag))
 
     def _delay(self, request: SendRequest, queue_id: int) -> tuple[int, SendRequest]:
-        """When the message is due, and the message as it then appears."""
-        level = request.properties.get(DELAY, "0")
-        delay = self._remoting.delay_ms(int(level) if level.isdecimal() and len(level) < 10 else 0)
-        if not delay:
+        """When the message is due, and the message as it then appears. A delay level goes before a time."""
+        if request.is_batch:
             return 0, request
-        properties = request.properties | {REAL_TOPIC: request.topic, REAL_QUEUE: str(queue_id)}
-        return self._broker.runtime.clock.now_ms() + delay, replace(request, properties=properties)
+        now = self._broker.runtime.clock.now_ms()
+        level = request.properties.get(DELAY, "0")
+        properties = request.properties
+        if delay := self._remoting.delay_ms(int(level) if level.isdecimal() and len(level) < 10 else 0):
+            due = now + delay
+            properties = {name: value for name, value in properties.items() if name not in TIMERS}
+        else:
+            due = due_ms(properties, now)
+        if not due:
+            return 0, request
+        return due, replace(request, properties=properties | {REAL_TOPIC: request.topic, REAL_QUEUE: str(queue_id)})
 
     async def open(self, name: str, queues: int) -> Topic:
         """The topic, which is made where a message may make it. Raises Refused or InvalidTopic."""
