@@ -55,6 +55,7 @@ class Broker:
         lookup_http: str = "off",
         rocketmq: str = "off",
         rocketmq_namesrv: str = "off",
+        rocketmq_grpc: str = "off",
         durability: str = "sync",
         **settings: Any,
     ) -> None:
@@ -75,6 +76,7 @@ class Broker:
                 lookup_http=lookup_http,
                 rocketmq=rocketmq,
                 rocketmq_namesrv=rocketmq_namesrv,
+                rocketmq_grpc=rocketmq_grpc,
                 durability=durability,
                 **settings,
             )
@@ -127,6 +129,11 @@ class Broker:
     def rocketmq_namesrv(self) -> str:
         """HOST:PORT of the RocketMQ door's name server."""
         return self._address("rocketmq-namesrv")
+
+    @property
+    def rocketmq_grpc(self) -> str:
+        """HOST:PORT where the RocketMQ door answers gRPC clients."""
+        return self._address("rocketmq-grpc")
 
     @property
     def url(self) -> str:

@@ -28,7 +28,18 @@ if TYPE_CHECKING:
     from headrace.doors.registry import DoorEntry
 
 # In the order of the ready line; others come behind.
-LISTENERS = ("kafka", "http", "nsq", "nsq-http", "nsq-https", "lookup", "lookup-http", "rocketmq", "rocketmq-namesrv")
+LISTENERS = (
+    "kafka",
+    "http",
+    "nsq",
+    "nsq-http",
+    "nsq-https",
+    "lookup",
+    "lookup-http",
+    "rocketmq",
+    "rocketmq-namesrv",
+    "rocketmq-grpc",
+)
 
 
 def parser(settings: type[Config] = Config) -> argparse.ArgumentParser:

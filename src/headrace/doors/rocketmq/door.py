@@ -1,20 +1,39 @@
-"""The RocketMQ door: a name server and a broker of RocketMQ's in front of one broker.
+"""The RocketMQ door: a name server, a broker and a gRPC proxy of RocketMQ's in front of one broker.
 
-Either can be open without the other. What the name server knows of the broker is how it is reached (`Presence`) and its
+Each can be open without the others. What the name server knows of the broker is how it is reached (`Presence`) and its
 topics.
 """
 
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from importlib.util import find_spec
+from typing import Protocol
+
+import structlog
 
 from headrace.addresses import format_address
 from headrace.doors.door import DoorContext, open_listener
-from headrace.doors.rocketmq.listener import RemotingListener
 from headrace.doors.rocketmq.presence import Presence
 from headrace.doors.rocketmq.producers import ProducerGroups
-from headrace.doors.rocketmq.settings import RocketMqSettings
+from headrace.doors.rocketmq.settings import GRPC_ADDRESS, RocketMqSettings
 from headrace.doors.rocketmq.topics import RocketMqTopics
+from headrace.errors import DoorClosed
+
+log = structlog.get_logger("headrace.rocketmq")
+
+# What the gRPC protocol needs: a server, and RocketMQ's protos, which come with its Python client.
+GRPC_PACKAGES = ("grpc", "google.protobuf", "rocketmq")
+
+
+class Listener(Protocol):
+    """What listens at one address."""
+
+    address: tuple[str, int]
+
+    async def listen(self, host: str, port: int) -> None: ...
+
+    async def stop(self) -> None: ...
 
 
 class RocketMqDoor:
@@ -43,12 +62,31 @@ class RocketMqDoor:
             self._presence.open(*remoting.address)
         if settings.rocketmq_namesrv != "off":
             await self._open("rocketmq-namesrv", settings.rocketmq_namesrv, NameServer(context, self._presence, topics))
+        if settings.rocketmq_grpc != "off" and _has_grpc(settings.rocketmq_grpc):
+            from headrace.doors.rocketmq.grpc.listener import GrpcListener
+
+            await self._open("rocketmq-grpc", settings.rocketmq_grpc, GrpcListener(context, topics))
 
     async def stop(self) -> None:
         """Accept no more, answer what is under way, close."""
         await self._running.aclose()
 
-    async def _open(self, name: str, address: str, listener: RemotingListener) -> None:
+    async def _open(self, name: str, address: str, listener: Listener) -> None:
         self._running.push_async_callback(listener.stop)
         await open_listener(name, address, listener.listen)
         self.addresses[name] = format_address(*listener.address)
+
+
+def _has_grpc(address: str) -> bool:
+    """Whether the extra is installed. Raises DoorClosed where it is not, and an address was configured."""
+    try:
+        missing = [name for name in GRPC_PACKAGES if find_spec(name) is None]
+    except ModuleNotFoundError as error:
+        missing = [str(error.name)]
+    if not missing:
+        return True
+    text = f"the rocketmq-grpc door needs {', '.join(missing)}: install headrace[rocketmq-grpc]"
+    if address != GRPC_ADDRESS:
+        raise DoorClosed(f"{text}, or give --rocketmq-grpc off")
+    log.info(f"{text} to open it on {address}")
+    return False

@@ -30,12 +30,21 @@ def parse_levels(text: str) -> tuple[int, ...]:
     return tuple(levels)
 
 
+# The address of its own accord: where the extra is missing, it is not opened, and that is no error.
+GRPC_ADDRESS = "127.0.0.1:8081"
+
+
 class RocketMqSettings(Settings):
     """What the RocketMQ door is given."""
 
     rocketmq: str = setting("127.0.0.1:10911", "HOST:PORT of the RocketMQ door, or `off`.", address=True)
     rocketmq_namesrv: str = setting(
         "127.0.0.1:9876", "HOST:PORT where the RocketMQ door answers as a name server, or `off`.", address=True
+    )
+    rocketmq_grpc: str = setting(
+        GRPC_ADDRESS,
+        "HOST:PORT where the RocketMQ door answers gRPC clients, or `off`; needs the extra `rocketmq-grpc`.",
+        address=True,
     )
     rocketmq_advertised: str = setting(
         "",
@@ -62,6 +71,9 @@ class RocketMqSettings(Settings):
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
         "The delays of RocketMQ's delay levels, the first being level 1.",
         parse=parse_levels,
+    )
+    rocketmq_grpc_calls_max: int = setting(
+        10_000, "Requests of RocketMQ's gRPC clients that are under way at once, long polls too.", least=1
     )
     rocketmq_client_expiry_ms: int = setting(
         120_000, "A RocketMQ client without a heartbeat for this long is closed, and leaves its groups.", least=1

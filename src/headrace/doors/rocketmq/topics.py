@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from headrace.broker.broker import Broker
 from headrace.doors.rocketmq.codes import Code
 from headrace.doors.rocketmq.errors import Refused
-from headrace.doors.rocketmq.names import DEFAULT_TOPIC, RETRY, log_name, rocketmq_name
+from headrace.doors.rocketmq.names import DEAD, DEFAULT_TOPIC, RETRY, log_name, rocketmq_name
 from headrace.errors import InvalidTopic
 from headrace.log.interface import Partition, Topic
 
 READ = 4
 WRITE = 2
 INHERIT = 1
+# As RocketMQ's own producers ask for.
+DEFAULT_QUEUES = 4
 READ_QUEUES = "rocketmq.read.queues"
 WRITE_QUEUES = "rocketmq.write.queues"
 PERM = "rocketmq.perm"
@@ -80,6 +82,25 @@ class RocketMqTopics:
         if name == DEFAULT_TOPIC and self._broker.config.auto_create_topics:
             return TopicShape(self._queues_max, self._queues_max, READ | WRITE | INHERIT)
         return RETRY_SHAPE if self.is_expected(name) else None
+
+    async def open(self, name: str, queues: int) -> Topic:
+        """The topic of that name, which is made, with so many queues, where a message may make it. Raises Refused or
+        InvalidTopic."""
+        found = self._broker.topics.get(log_name(name))
+        if found is not None:
+            return found
+        if name.startswith((RETRY, DEAD)):
+            return await self._broker.topics.open(log_name(name), 1)
+        if not self._broker.config.auto_create_topics:
+            raise Refused(
+                Code.TOPIC_NOT_EXIST, f"the topic[{name}] does not exist, and no message makes it (auto_create_topics)"
+            )
+        return await self._broker.topics.open(log_name(name), max(min(queues, self._queues_max), 1))
+
+    @property
+    def queues_of_new(self) -> int:
+        """How many queues a topic gets whose first producer does not choose."""
+        return min(DEFAULT_QUEUES, self._queues_max)
 
     def existing(self, name: str) -> Topic:
         """The topic of that name. Raises Refused."""

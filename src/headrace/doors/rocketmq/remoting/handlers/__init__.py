@@ -23,7 +23,7 @@ def of(remoting: Remoting) -> Handlers:
     """The handlers of a broker's requests."""
     send, pull = SendHandler(remoting), PullHandler(remoting)
     offsets, clients, topics = OffsetHandlers(remoting), ClientHandlers(remoting), TopicHandlers(remoting)
-    lookup = LookupHandlers(remoting, send)
+    lookup = LookupHandlers(remoting)
     return {
         Request.SEND_MESSAGE: send.handle,
         Request.SEND_MESSAGE_V2: send.handle,

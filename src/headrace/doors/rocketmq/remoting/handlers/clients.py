@@ -13,7 +13,7 @@ from headrace.doors.rocketmq.membership import Memberships
 from headrace.doors.rocketmq.names import log_name, rocketmq_name
 from headrace.doors.rocketmq.producers import Producer
 from headrace.doors.rocketmq.remoting.handlers.transactions import TransactionChecker
-from headrace.doors.rocketmq.remoting.subscriptions import parse_subscription
+from headrace.doors.rocketmq.subscriptions import parse_subscription
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from headrace.doors.rocketmq.records import (
     headers_of,
     key_of,
 )
-from headrace.doors.rocketmq.remoting.handlers.send import RETRIES_MAX, SendHandler
+from headrace.doors.rocketmq.remoting.handlers.send import RETRIES_MAX
 from headrace.doors.rocketmq.remoting.reader import QueueReader
 from headrace.errors import OffsetOutOfRange
 
@@ -39,11 +39,10 @@ FIRST_LEVEL = 3
 class LookupHandlers:
     """Finds messages again."""
 
-    def __init__(self, remoting: Remoting, send: SendHandler) -> None:
+    def __init__(self, remoting: Remoting) -> None:
         self._remoting = remoting
         self._broker = remoting.broker
         self._reader = QueueReader(remoting)
-        self._send = send
 
     async def view(self, call: Call) -> None:
         """VIEW_MESSAGE_BY_ID."""
@@ -56,7 +55,7 @@ class LookupHandlers:
         most = call.number("maxReconsumeTimes", RETRIES_MAX)
         is_dead = level < 0 or found.reconsume_times >= (RETRIES_MAX if most < 0 else most)
         name = dead_letter_topic(group) if is_dead else retry_topic(group)
-        topic = await self._send.open(name, 1)
+        topic = await self._remoting.topics.open(name, 1)
         properties = read_properties(found.properties)
         properties.setdefault(RETRY_TOPIC, found.topic)
         properties.setdefault(ORIGIN_MESSAGE_ID, messages.offset_id(found.store_host, found.physical_offset))

@@ -21,7 +21,7 @@ from headrace.doors.rocketmq.messages import hash_tag
 from headrace.doors.rocketmq.names import log_name
 from headrace.doors.rocketmq.records import tag_of
 from headrace.doors.rocketmq.remoting.reader import QueueReader
-from headrace.doors.rocketmq.remoting.subscriptions import parse_subscription
+from headrace.doors.rocketmq.subscriptions import parse_subscription
 from headrace.doors.rocketmq.topics import READ, shape_of
 from headrace.errors import OffsetOutOfRange
 from headrace.format.records import Record

@@ -25,7 +25,7 @@ from headrace.doors.rocketmq.messages import (
     offset_id,
     read_properties,
 )
-from headrace.doors.rocketmq.names import DEAD, DEFAULT_TOPIC, RETRY, dead_letter_topic, log_name
+from headrace.doors.rocketmq.names import DEFAULT_TOPIC, RETRY, dead_letter_topic, log_name
 from headrace.doors.rocketmq.recall import RecallHandle, due_ms
 from headrace.doors.rocketmq.records import (
     DELAY,
@@ -37,9 +37,9 @@ from headrace.doors.rocketmq.records import (
     key_of,
 )
 from headrace.doors.rocketmq.remoting.sender import Row, Send
-from headrace.doors.rocketmq.remoting.unpacking import TooLargeHere, clear_compression, unpack
 from headrace.doors.rocketmq.topics import WRITE, shape_of
 from headrace.doors.rocketmq.transactions import PRODUCER_GROUP, TRANSACTION_PREPARED, strip_marks
+from headrace.doors.rocketmq.unpacking import TooLargeHere, clear_compression, unpack
 from headrace.log.interface import Topic
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ class SendHandler:
     # --- what awaits --------------------------------------------------------------------------------------------------
 
     async def _publish(self, call: Call, request: SendRequest) -> None:
-        topic = await self.open(request.topic, request.queues)
+        topic = await self._remoting.topics.open(request.topic, request.queues)
         queue_id = self._queue(call, request, topic)
         request = await self._unpack(request)
         due, request = self._delay(request, queue_id)
@@ -233,7 +233,7 @@ class SendHandler:
         """Store a prepared message: its producer ends the transaction by the physical offset of the answer."""
         if request.is_batch or not _DELAYS.isdisjoint(request.properties):
             raise Refused(Code.MESSAGE_ILLEGAL, "a prepared message cannot be in a batch, or be delayed")
-        topic = await self.open(request.topic, request.queues)
+        topic = await self._remoting.topics.open(request.topic, request.queues)
         queue_id = self._queue(call, request, topic)
         request = await self._unpack(request)
         group = request.properties.get(PRODUCER_GROUP) or request.group
@@ -277,20 +277,6 @@ class SendHandler:
         if not due:
             return 0, request
         return due, replace(request, properties=properties | {REAL_TOPIC: request.topic, REAL_QUEUE: str(queue_id)})
-
-    async def open(self, name: str, queues: int) -> Topic:
-        """The topic, which is made where a message may make it. Raises Refused or InvalidTopic."""
-        topics = self._broker.topics
-        found = topics.get(log_name(name))
-        if found is not None:
-            return found
-        if name.startswith((RETRY, DEAD)):
-            return await topics.open(log_name(name), 1)
-        if not self._broker.config.auto_create_topics:
-            raise Refused(
-                Code.TOPIC_NOT_EXIST, f"the topic[{name}] does not exist, and no message makes it (auto_create_topics)"
-            )
-        return await topics.open(log_name(name), max(min(queues, self._remoting.settings.rocketmq_topic_queues), 1))
 
 
 def _has_id(request: SendRequest) -> bool:

@@ -45,7 +45,8 @@ def _unpack(kind: int, body: bytes, max_bytes: int) -> bytes:
         return decompress(_CODECS[kind], body, max_bytes)
     if kind not in _ZLIB:
         raise InvalidRecords(f"compression {kind} is not known: use 1 (lz4), 2 (zstd) or 3 (zlib)")
-    stream = zlib.decompressobj()
+    # With the head of either format: clients of gRPC call theirs gzip.
+    stream = zlib.decompressobj(zlib.MAX_WBITS | 32)
     try:
         unpacked = stream.decompress(body, max_bytes + 1)
     except zlib.error as error:

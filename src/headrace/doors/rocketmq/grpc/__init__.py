@@ -1,0 +1,1 @@
+"""RocketMQ's gRPC protocol (its proxy's) in front of the broker."""

@@ -1,0 +1,42 @@
+"""What clients ask for, by the names of the service's methods."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from headrace.doors.door import DoorContext
+from headrace.doors.rocketmq.grpc.clients import Clients
+from headrace.doors.rocketmq.grpc.methods import Streaming, Unary
+from headrace.doors.rocketmq.grpc.protocol import Proto
+from headrace.doors.rocketmq.grpc.routes import RouteHandlers
+from headrace.doors.rocketmq.grpc.send import SendHandlers
+from headrace.doors.rocketmq.grpc.telemetry import TelemetryHandlers
+from headrace.doors.rocketmq.grpc.transactions import TransactionHandlers
+from headrace.doors.rocketmq.settings import RocketMqSettings
+from headrace.doors.rocketmq.topics import RocketMqTopics
+
+
+class Handlers:
+    """The handlers of all methods."""
+
+    def __init__(self, context: DoorContext[RocketMqSettings], topics: RocketMqTopics, clients: Clients) -> None:
+        broker, settings = context.broker, context.settings
+        transactions = TransactionHandlers(broker)
+        routes = RouteHandlers(broker, settings, topics, clients)
+        send = SendHandlers(broker, settings, topics, clients, transactions)
+        self._telemetry = TelemetryHandlers(settings, clients, transactions)
+        self.unary: Mapping[str, Unary] = {
+            "QueryRoute": routes.query_route,
+            "QueryAssignment": routes.query_assignment,
+            "Heartbeat": self._telemetry.heartbeat,
+            "NotifyClientTermination": self._telemetry.notify_termination,
+            "SendMessage": send.send,
+            "RecallMessage": send.recall,
+            "EndTransaction": transactions.end_transaction,
+        }
+        self.streaming: Mapping[str, Streaming] = {}
+
+    async def telemetry(self, commands: AsyncIterator[Proto], context: Any) -> None:
+        """A client's stream."""
+        await self._telemetry.telemetry(commands, context)

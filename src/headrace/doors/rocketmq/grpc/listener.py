@@ -1,0 +1,97 @@
+"""The listening address of the gRPC protocol: a server of grpcio's on the broker's own loop.
+
+grpcio owns the connections. It polls in a thread of its own and wakes the loop through a socket, so everything that
+touches the broker runs on the loop, as at any other door. Its bounds are options of the server.
+"""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import grpc
+from grpc import aio
+
+from headrace.addresses import format_address
+from headrace.doors.door import DoorContext
+from headrace.doors.rocketmq.grpc.clients import Clients
+from headrace.doors.rocketmq.grpc.handlers import Handlers
+from headrace.doors.rocketmq.grpc.methods import methods_of
+from headrace.doors.rocketmq.settings import RocketMqSettings
+from headrace.doors.rocketmq.topics import RocketMqTopics
+
+SERVICE = "apache.rocketmq.v2.MessagingService"
+NAME = "rocketmq-grpc"
+STOP_SECONDS = 5.0
+# Of the names and values that come before a request.
+METADATA_BYTES_MAX = 16_384
+
+
+class GrpcListener:
+    """Serves RocketMQ's gRPC clients."""
+
+    def __init__(self, context: DoorContext[RocketMqSettings], topics: RocketMqTopics) -> None:
+        self._context = context
+        self._broker = context.broker
+        self._settings = context.settings
+        self.address: tuple[str, int] = ("", 0)
+        """Where it listens, or did."""
+        self._server: aio.Server | None = None
+        self._clients = Clients(context.broker, context.settings, context.shared.connections_max)
+        self._handlers = Handlers(context, topics, self._clients)
+
+    async def listen(self, host: str, port: int) -> None:
+        """Listen; over TLS alone where a certificate is configured. Raises OSError where that cannot be."""
+        shared = self._context.shared
+        server = self._server = aio.server(
+            options=(
+                # Two brokers on one address would each get a part of the clients.
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", self._settings.rocketmq_frame_max_bytes),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.max_metadata_size", METADATA_BYTES_MAX),
+                ("grpc.absolute_max_metadata_size", METADATA_BYTES_MAX),
+                ("grpc.max_connection_idle_ms", min(shared.connections_idle_ms, (1 << 31) - 1)),
+                ("grpc.max_allowed_incoming_connections", shared.connections_max),
+                # Clients ping more often than gRPC's own rule allows.
+                ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+                ("grpc.keepalive_permit_without_calls", 1),
+            ),
+            maximum_concurrent_rpcs=self._settings.rocketmq_grpc_calls_max,
+        )
+        methods = methods_of(self._handlers, self._broker.metrics, NAME)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
+        where = format_address(host, port)
+        try:
+            credentials = await self._credentials()
+            if credentials is None:
+                bound = server.add_insecure_port(where)
+            else:
+                bound = server.add_secure_port(where, credentials)
+        except RuntimeError as error:
+            raise OSError(errno.EADDRINUSE, str(error)) from None
+        await server.start()
+        self.address = (host, bound)
+        self._clients.start()
+
+    async def stop(self) -> None:
+        """Accept no more, answer what is under way, close."""
+        server, self._server = self._server, None
+        if server is not None:
+            self._clients.stop()
+            await server.stop(STOP_SECONDS)
+
+    async def _credentials(self) -> grpc.ServerCredentials | None:
+        """The TLS of all doors, from the same files."""
+        shared = self._context.shared
+        if not shared.tls_cert:
+            return None
+
+        def read() -> tuple[bytes, bytes, bytes | None]:
+            authority = Path(shared.tls_client_ca).read_bytes() if shared.tls_client_ca else None
+            return Path(shared.tls_key or shared.tls_cert).read_bytes(), Path(shared.tls_cert).read_bytes(), authority
+
+        key, chain, authority = await self._broker.runtime.offload.run(read)
+        return grpc.ssl_server_credentials(
+            [(key, chain)], root_certificates=authority, require_client_auth=authority is not None
+        )

@@ -1,0 +1,137 @@
+"""The methods of the service: what every request passes before and behind its handler.
+
+A request names its client in its metadata. What a handler refuses is an answer with a status; so is what it fails at.
+Methods without a handler are refused by gRPC itself, as RocketMQ's proxy refuses them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import grpc
+import structlog
+from grpc import aio
+
+from headrace.broker.metrics import ApiMetrics, Metrics
+from headrace.doors.rocketmq.grpc.protocol import Code, Proto, service
+from headrace.doors.rocketmq.grpc.status import Refused, make_status, status_of
+from headrace.errors import HeadraceError
+
+log = structlog.get_logger("headrace.rocketmq")
+
+CLIENT_ID = "x-mq-client-id"
+CLIENT_ID_MAX = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks."""
+
+    client_id: str
+    host: str
+    port: int
+
+
+Unary = Callable[[Caller, Proto], Awaitable[Proto]]
+Streaming = Callable[[Caller, Proto], AsyncIterator[Proto]]
+
+
+class Service(Protocol):
+    """What answers the methods."""
+
+    @property
+    def unary(self) -> Mapping[str, Unary]:
+        """By name: one answer to one request."""
+
+    @property
+    def streaming(self) -> Mapping[str, Streaming]:
+        """By name: a stream of answers to one request."""
+
+    async def telemetry(self, commands: AsyncIterator[Proto], context: Any) -> None:
+        """A stream each way."""
+
+
+def methods_of(handlers: Service, metrics: Metrics, door: str) -> dict[str, Any]:
+    """The handlers of a service, as grpcio takes them."""
+    methods = {}
+    for name, unary in handlers.unary.items():
+        request, response = _types(name)
+        behaviour: Any = _answer_once(unary, response, metrics.api(door, name))
+        methods[name] = grpc.unary_unary_rpc_method_handler(behaviour, request.FromString, response.SerializeToString)
+    for name, streaming in handlers.streaming.items():
+        request, response = _types(name)
+        behaviour = _answer_often(streaming, response, metrics.api(door, name))
+        methods[name] = grpc.unary_stream_rpc_method_handler(behaviour, request.FromString, response.SerializeToString)
+    command: Any = service.TelemetryCommand
+    counted = metrics.api(door, "Telemetry")
+
+    async def telemetry(commands: AsyncIterator[Proto], context: Any) -> None:
+        counted.requests += 1
+        await handlers.telemetry(commands, context)
+
+    methods["Telemetry"] = grpc.stream_stream_rpc_method_handler(
+        telemetry, command.FromString, command.SerializeToString
+    )
+    return methods
+
+
+def find_caller(context: Any) -> Caller:
+    """Who asks. Raises Refused."""
+    client_id = ""
+    for name, value in context.invocation_metadata() or ():
+        if name == CLIENT_ID:
+            client_id = value if isinstance(value, str) else ""
+    if not client_id:
+        raise Refused(Code.CLIENT_ID_REQUIRED, f"client id cannot be empty. Send it as metadata, {CLIENT_ID}.")
+    if len(client_id) > CLIENT_ID_MAX:
+        raise Refused(Code.BAD_REQUEST, f"the client id has {len(client_id)} characters, and may have {CLIENT_ID_MAX}")
+    # "ipv4:127.0.0.1:5000" or "ipv6:%5B::1%5D:5000"
+    host, _, port = context.peer().partition(":")[2].rpartition(":")
+    return Caller(
+        client_id, host.removeprefix("%5B").removesuffix("%5D").strip("[]"), int(port) if port.isdecimal() else 0
+    )
+
+
+def _types(name: str) -> tuple[Any, Any]:
+    return getattr(service, f"{name}Request"), getattr(service, f"{name}Response")
+
+
+def _answer_once(handle: Unary, response: Any, metrics: ApiMetrics) -> Any:
+    clock = asyncio.get_running_loop().time
+
+    async def answer(request: Proto, context: aio.ServicerContext[Any, Any]) -> Proto:
+        metrics.requests += 1
+        begin = clock()
+        try:
+            answered = await handle(find_caller(context), request)
+        except Exception as error:
+            answered = response(status=_refuse(error, metrics))
+        metrics.latency.observe(clock() - begin)
+        return answered
+
+    return answer
+
+
+def _answer_often(handle: Streaming, response: Any, metrics: ApiMetrics) -> Any:
+    async def answer(request: Proto, context: aio.ServicerContext[Any, Any]) -> AsyncIterator[Proto]:
+        metrics.requests += 1
+        try:
+            async for each in handle(find_caller(context), request):
+                yield each
+        except Exception as error:
+            yield response(status=_refuse(error, metrics))
+
+    return answer
+
+
+def _refuse(error: Exception, metrics: ApiMetrics) -> Proto:
+    if isinstance(error, HeadraceError):
+        status = status_of(error)
+    else:
+        log.error("a request failed", method=metrics.name, exc_info=error)
+        status = make_status(Code.INTERNAL_SERVER_ERROR, "the request failed: see the broker's log")
+    metrics.failed(Code.Name(status.code))
+    return status

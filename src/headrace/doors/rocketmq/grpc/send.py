@@ -1,0 +1,181 @@
+"""SendMessage and RecallMessage: messages for now and for later, and prepared ones.
+
+The messages of a request are stored all or none. Those of one message group go to one queue, by the group's hash; the
+others to the queues in turn. A message for later gets a handle with which it can be recalled until it is due.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import Error
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+from headrace.broker.broker import Broker
+from headrace.broker.publish import Headers, Message, Place, Session
+from headrace.doors.rocketmq.grpc.clients import Clients
+from headrace.doors.rocketmq.grpc.methods import Caller
+from headrace.doors.rocketmq.grpc.proto_messages import check_message, is_packed, read_message, to_ms, unpack_body
+from headrace.doors.rocketmq.grpc.protocol import Code, Proto, definition, service
+from headrace.doors.rocketmq.grpc.resources import topic_of
+from headrace.doors.rocketmq.grpc.status import Refused, make_status
+from headrace.doors.rocketmq.grpc.transactions import TransactionHandlers
+from headrace.doors.rocketmq.messages import Host
+from headrace.doors.rocketmq.settings import RocketMqSettings
+from headrace.doors.rocketmq.topics import WRITE, RocketMqTopics, shape_of
+from headrace.doors.rocketmq.unpacking import INLINE_BYTES, TooLargeHere
+from headrace.format.partitioning import partition_of
+from headrace.log.interface import Topic
+
+_d: Any = definition
+_s: Any = service
+MESSAGES_MAX = 1_024
+# The form of a handle: its version, the topic, the broker, the time in milliseconds, the id in the timer, the message.
+HANDLE_VERSION = "v1"
+HANDLE_MAX = 1_024
+
+
+class SendHandlers:
+    """Takes what producers send."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        settings: RocketMqSettings,
+        topics: RocketMqTopics,
+        clients: Clients,
+        transactions: TransactionHandlers,
+    ) -> None:
+        self._broker = broker
+        self._settings = settings
+        self._topics = topics
+        self._clients = clients
+        self._transactions = transactions
+        self._turn = count()
+
+    async def send(self, caller: Caller, request: Proto) -> Proto:
+        """SendMessage."""
+        messages = request.messages
+        if not 0 < len(messages) <= MESSAGES_MAX:
+            raise Refused(
+                Code.MESSAGE_CORRUPTED, f"no message to send, or more than {MESSAGES_MAX} (there are {len(messages)})"
+            )
+        topic = topic_of(messages[0].topic)
+        for message in messages:
+            if message.topic != messages[0].topic:
+                raise Refused(Code.MESSAGE_CORRUPTED, "topic in message is not same")
+            check_message(message, self._settings.rocketmq_max_message_size)
+            _check_type(message)
+        opened = await self._topics.open(topic, self._topics.queues_of_new)
+        shape = shape_of(opened)
+        if not shape.perm & WRITE or not shape.write_queues:
+            raise Refused(Code.FORBIDDEN, f"the topic[{topic}] may not be written (rocketmq.perm)")
+        turn = next(self._turn)
+        host = Host.of(caller.host, caller.port)
+        bodies = [await self._body(message) for message in messages]
+        rows = []
+        for message, body in zip(messages, bodies, strict=True):
+            key, headers = read_message(message, host, topic)
+            queue = turn % shape.write_queues if key is None else partition_of(key, shape.write_queues)
+            rows.append((queue, (key, body, headers)))
+        if any(message.system_properties.message_type == _d.TRANSACTION for message in messages):
+            entries = await self._prepare(caller, topic, opened, messages, rows)
+        else:
+            entries = await self._publish(topic, opened, messages, rows)
+        return _s.SendMessageResponse(status=make_status(), entries=entries)
+
+    async def _body(self, message: Proto) -> bytes:
+        limit = self._settings.rocketmq_max_message_size
+        if not is_packed(message):
+            return bytes(message.body)
+        try:
+            return unpack_body(message, limit, INLINE_BYTES)
+        except TooLargeHere:
+            return await self._broker.runtime.offload.run(unpack_body, message, limit, limit)
+
+    async def _publish(
+        self,
+        topic: str,
+        opened: Topic,
+        messages: Sequence[Proto],
+        rows: Sequence[tuple[int, tuple[bytes | None, bytes, Headers]]],
+    ) -> list[Proto]:
+        asked = [
+            Message(*row, queue, to_ms(message.system_properties.delivery_timestamp))
+            for message, (queue, row) in zip(messages, rows, strict=True)
+        ]
+        places = await self._broker.publisher.publish(Session(), opened.name, asked)
+        return [self._entry(topic, message, place) for message, place in zip(messages, places, strict=True)]
+
+    def _entry(self, topic: str, message: Proto, place: Place) -> Proto:
+        message_id = message.system_properties.message_id
+        handle = ""
+        if place.timer:
+            broker = self._settings.rocketmq_broker_name
+            parts = (HANDLE_VERSION, topic, broker, str(place.due_ms), place.timer, message_id)
+            handle = urlsafe_b64encode(" ".join(parts).encode()).decode()
+        return _s.SendResultEntry(
+            status=make_status(),
+            message_id=message_id,
+            transaction_id=message_id,
+            offset=max(place.offset, 0),
+            recall_handle=handle,
+        )
+
+    async def _prepare(
+        self,
+        caller: Caller,
+        topic: str,
+        opened: Topic,
+        messages: Sequence[Proto],
+        rows: Sequence[tuple[int, tuple[bytes | None, bytes, Headers]]],
+    ) -> list[Proto]:
+        if len(messages) > 1:
+            raise Refused(Code.MESSAGE_CORRUPTED, "a transaction has one message: send them in requests of their own")
+        client = self._clients.find(caller.client_id)
+        if client is not None:
+            client.publish([topic], self._transactions.ask)
+        ((queue, row),) = rows
+        transaction_id = await self._transactions.prepare(topic, opened.name, queue, messages[0], row)
+        message_id = messages[0].system_properties.message_id
+        return [_s.SendResultEntry(status=make_status(), message_id=message_id, transaction_id=transaction_id)]
+
+    # --- recalling ----------------------------------------------------------------------------------------------------
+
+    async def recall(self, caller: Caller, request: Proto) -> Proto:
+        """RecallMessage."""
+        topic = topic_of(request.topic)
+        handle: str = request.recall_handle
+        try:
+            parts = urlsafe_b64decode(handle[:HANDLE_MAX].encode()).decode().split(" ", 5)
+        except (Error, UnicodeError):
+            parts = []
+        if len(parts) != 6 or parts[:2] != [HANDLE_VERSION, topic]:
+            raise Refused(Code.BAD_REQUEST, f"recall handle is invalid for the topic {topic}. Send it as it came.")
+        if not await self._broker.timer.cancel(parts[4]):
+            raise Refused(Code.MESSAGE_NOT_FOUND, "no message waits by this handle: it was delivered, or recalled")
+        return _s.RecallMessageResponse(status=make_status(), message_id=parts[5])
+
+
+def _check_type(message: Proto) -> None:
+    """Raise Refused where a message is not of the type that it says."""
+    system = message.system_properties
+    is_delayed, is_grouped = system.HasField("delivery_timestamp"), system.HasField("message_group")
+    if system.HasField("priority") or system.HasField("lite_topic"):
+        raise Refused(
+            Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+            "messages with a priority or a lite topic are not taken. Send another type.",
+        )
+    conflicts = {
+        _d.NORMAL: is_delayed or is_grouped,
+        _d.FIFO: is_delayed or not is_grouped,
+        _d.DELAY: not is_delayed or is_grouped,
+        _d.TRANSACTION: is_delayed,
+        _d.MESSAGE_TYPE_UNSPECIFIED: False,
+    }
+    if conflicts.get(system.message_type, True):
+        raise Refused(
+            Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+            f"the properties of the message are not those of its type, {system.message_type}",
+        )
