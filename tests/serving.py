@@ -13,7 +13,7 @@ from bench.peers import free_port
 
 SECONDS = 30.0
 # Several brokers run at once in tests, and a door that a test does not look at would take a fixed port.
-DOORS = ("NSQ", "NSQ_HTTP", "NSQ_HTTPS", "LOOKUP", "LOOKUP_HTTP", "ROCKETMQ", "ROCKETMQ_NAMESRV")
+DOORS = ("NSQ", "NSQ_HTTP", "NSQ_HTTPS", "LOOKUP", "LOOKUP_HTTP", "ROCKETMQ", "ROCKETMQ_NAMESRV", "ROCKETMQ_GRPC")
 CLOSED = {f"HEADRACE_{door}": "off" for door in DOORS}
 
 

@@ -89,7 +89,9 @@ async def test_a_certificate_opens_no_door_of_nsq_that_was_not_asked_for(
     authority: Authority, tmp_path: Path, said: dict[str, str], opened: list[str]
 ):
     cert, key = authority.issue("localhost", "127.0.0.1")
-    closed = dict.fromkeys(("http", "nsq", "nsq_http", "lookup", "lookup_http", "rocketmq", "rocketmq_namesrv"), "off")
+    closed = dict.fromkeys(
+        ("http", "nsq", "nsq_http", "lookup", "lookup_http", "rocketmq", "rocketmq_namesrv", "rocketmq_grpc"), "off"
+    )
     config = Config(data=str(tmp_path), kafka="127.0.0.1:0", tls_cert=cert, tls_key=key, **closed, **said)
     server = Server(config)
     await server.start()
@@ -164,6 +166,7 @@ async def test_a_stop_does_not_wait_for_members_to_join(tmp_path: Path, monkeypa
             lookup_http="off",
             rocketmq="off",
             rocketmq_namesrv="off",
+            rocketmq_grpc="off",
         )
     )
     await server.start()
@@ -203,6 +206,7 @@ async def test_what_is_stored_is_for_the_brokers_user_alone(tmp_path: Path):
             lookup_http="off",
             rocketmq="off",
             rocketmq_namesrv="off",
+            rocketmq_grpc="off",
         )
     )
     umask = os.umask(0)
@@ -232,6 +236,7 @@ async def test_a_directory_that_others_can_read_is_warned_of(tmp_path: Path):
         lookup_http="off",
         rocketmq="off",
         rocketmq_namesrv="off",
+        rocketmq_grpc="off",
     )
     (tmp_path / "mine").touch()
     tmp_path.chmod(0o755)

@@ -33,7 +33,16 @@ class Headrace(Process):
         # A start that compiles every module anew happens once to each installation.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         # A door that is not measured would take a fixed port.
-        doors = ("NSQ", "NSQ_HTTP", "NSQ_HTTPS", "LOOKUP", "LOOKUP_HTTP", "ROCKETMQ", "ROCKETMQ_NAMESRV")
+        doors = (
+            "NSQ",
+            "NSQ_HTTP",
+            "NSQ_HTTPS",
+            "LOOKUP",
+            "LOOKUP_HTTP",
+            "ROCKETMQ",
+            "ROCKETMQ_NAMESRV",
+            "ROCKETMQ_GRPC",
+        )
         environment |= {f"HEADRACE_{door}": "off" for door in doors}
         begin = time.monotonic()
         self.run([self._python, "-m", "headrace.cli", "serve", *arguments, "--log-level", "warning"], env=environment)

@@ -81,7 +81,7 @@ def broker(console: Console, data: Path, durability: str) -> Iterator[dict[str, 
     command += ["--log-level", "warning"]
     for door in ("kafka", "nsq", "http"):
         command += [f"--{door}", "127.0.0.1:0"]
-    for door in ("nsq-http", "lookup", "lookup-http", "rocketmq", "rocketmq-namesrv"):
+    for door in ("nsq-http", "lookup", "lookup-http", "rocketmq", "rocketmq-namesrv", "rocketmq-grpc"):
         command += [f"--{door}", "off"]
     begin = time.perf_counter()
     # Ctrl-C is for the demo, which then tells the broker.

@@ -97,7 +97,7 @@ if sys.argv[1] == "--version":
     sys.exit()
 flags = dict(each.removeprefix("--").split("=", 1) for each in sys.argv[1:])
 doors = ["--nsq", flags["tcp-address"], "--nsq-http", flags["http-address"], "--kafka", "127.0.0.1:0"]
-closed = ("http", "nsq-https", "lookup", "lookup-http", "rocketmq", "rocketmq-namesrv")
+closed = ("http", "nsq-https", "lookup", "lookup-http", "rocketmq", "rocketmq-namesrv", "rocketmq-grpc")
 off = [word for door in closed for word in ("--" + door, "off")]
 serve = [sys.executable, "-m", "headrace.cli", "serve", "--data", flags["data-path"] + "/data"]
 os.execv(sys.executable, serve + doors + off)

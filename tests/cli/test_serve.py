@@ -76,6 +76,7 @@ def connects(address: str) -> bool:
 
 def test_ready_means_that_every_door_accepts(tmp_path: Path):
     names = ["kafka", "http", "nsq", "nsq-http", "lookup", "lookup-http", "rocketmq", "rocketmq-namesrv"]
+    names += ["rocketmq-grpc"]
     flags = [word for name in names for word in (f"--{name}", "127.0.0.1:0")]
     with serving("--data", tmp_path, *flags) as (process, doors):
         assert list(doors) == names

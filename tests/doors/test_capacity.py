@@ -108,7 +108,7 @@ def lazy_socket(address: str) -> socket.socket:
 
 async def opened(data: Path, **doors: str | int) -> Server:
     doors_of_nsq = ("nsq", "nsq_http", "lookup", "lookup_http")
-    closed = dict.fromkeys(("kafka", "http", *doors_of_nsq, "rocketmq", "rocketmq_namesrv"), "off")
+    closed = dict.fromkeys(("kafka", "http", *doors_of_nsq, "rocketmq", "rocketmq_namesrv", "rocketmq_grpc"), "off")
     settings: dict[str, Any] = {"durability": "memory", "unread_max_bytes": 1_048_576}
     server = Server(Config(data=str(data), **{**closed, **settings, **doors}))
     await server.start()

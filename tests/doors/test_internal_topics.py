@@ -76,7 +76,7 @@ def standing(topic: Topic) -> Any:
 @asynccontextmanager
 async def staged(data: Path) -> AsyncIterator[Stage]:
     doors = {"kafka": "127.0.0.1:0", "http": "127.0.0.1:0", "nsq": "127.0.0.1:0", "nsq_http": "127.0.0.1:0"}
-    doors |= dict.fromkeys(("lookup", "lookup_http", "rocketmq", "rocketmq_namesrv"), "off")
+    doors |= dict.fromkeys(("lookup", "lookup_http", "rocketmq", "rocketmq_namesrv", "rocketmq_grpc"), "off")
     server = Server(Config(data=str(data), durability="async", **doors))
     await server.start()
     try:

@@ -21,7 +21,7 @@ from headrace.settings import Settings, setting
 
 ADDRESSES = (
     *("http", "kafka", "nsq", "nsq_http", "nsq_https", "lookup", "lookup_http"),
-    *("rocketmq", "rocketmq_namesrv"),
+    *("rocketmq", "rocketmq_namesrv", "rocketmq_grpc"),
 )
 CLOSED = dict.fromkeys(ADDRESSES, "off")
 

@@ -29,16 +29,8 @@ if TYPE_CHECKING:
 
 # In the order of the ready line; others come behind.
 LISTENERS = (
-    "kafka",
-    "http",
-    "nsq",
-    "nsq-http",
-    "nsq-https",
-    "lookup",
-    "lookup-http",
-    "rocketmq",
-    "rocketmq-namesrv",
-    "rocketmq-grpc",
+    *("kafka", "http", "nsq", "nsq-http", "nsq-https", "lookup", "lookup-http"),
+    *("rocketmq", "rocketmq-namesrv", "rocketmq-grpc"),
 )
 
 

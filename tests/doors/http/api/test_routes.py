@@ -48,7 +48,7 @@ def paths(draw: st.DrawFn) -> str:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[asyncio.Runner, Broker]]:
     closed = dict.fromkeys(("kafka", "http", "nsq", "nsq_http", "nsq_https", "lookup", "lookup_http"), "off")
-    closed |= {"rocketmq": "off", "rocketmq_namesrv": "off"}
+    closed |= {"rocketmq": "off", "rocketmq_namesrv": "off", "rocketmq_grpc": "off"}
     config = Config(data=str(tmp_path_factory.mktemp("data")), durability="async", **closed)  # type: ignore[arg-type]
     server = Server(config)
 

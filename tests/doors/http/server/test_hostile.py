@@ -71,7 +71,7 @@ class Site:
 
 async def opened(data: Path, door: str, host: str = "127.0.0.1", **settings: Any) -> Site:
     doors = {name.replace("-", "_"): f"{host}:0" if name == door else "off" for name in DOORS}
-    doors |= {"rocketmq": "off", "rocketmq_namesrv": "off"}
+    doors |= {"rocketmq": "off", "rocketmq_namesrv": "off", "rocketmq_grpc": "off"}
     server = Server(
         Config(data=str(data), kafka="off", nsq="off", lookup="off", durability="async", **doors, **settings)
     )

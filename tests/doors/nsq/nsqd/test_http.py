@@ -48,7 +48,13 @@ class Site:
     def __init__(self, data: Path, **settings: Any) -> None:
         any_port = "127.0.0.1:0"
         config = {"kafka": "off", "http": "off", "nsq": any_port, "nsq_http": any_port, "nsq_https": any_port}
-        config |= {"lookup": "off", "lookup_http": any_port, "rocketmq": "off", "rocketmq_namesrv": "off"}
+        config |= {
+            "lookup": "off",
+            "lookup_http": any_port,
+            "rocketmq": "off",
+            "rocketmq_namesrv": "off",
+            "rocketmq_grpc": "off",
+        }
         config |= {"durability": "async", **settings}
         self.server = Server(Config(data=str(data), **config))
 

@@ -8,7 +8,6 @@ from typing import Any
 from headrace.doors.door import DoorContext
 from headrace.doors.rocketmq.grpc.clients import Clients
 from headrace.doors.rocketmq.grpc.methods import Streaming, Unary
-from headrace.doors.rocketmq.grpc.protocol import Proto
 from headrace.doors.rocketmq.grpc.routes import RouteHandlers
 from headrace.doors.rocketmq.grpc.send import SendHandlers
 from headrace.doors.rocketmq.grpc.telemetry import TelemetryHandlers
@@ -37,6 +36,6 @@ class Handlers:
         }
         self.streaming: Mapping[str, Streaming] = {}
 
-    async def telemetry(self, commands: AsyncIterator[Proto], context: Any) -> None:
+    async def telemetry(self, commands: AsyncIterator[bytes], context: Any) -> None:
         """A client's stream."""
         await self._telemetry.telemetry(commands, context)

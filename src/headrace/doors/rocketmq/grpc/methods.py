@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError
 from grpc import aio
 
 from headrace.broker.metrics import ApiMetrics, Metrics
@@ -50,7 +51,7 @@ class Service(Protocol):
     def streaming(self) -> Mapping[str, Streaming]:
         """By name: a stream of answers to one request."""
 
-    async def telemetry(self, commands: AsyncIterator[Proto], context: Any) -> None:
+    async def telemetry(self, commands: AsyncIterator[bytes], context: Any) -> None:
         """A stream each way."""
 
 
@@ -59,22 +60,20 @@ def methods_of(handlers: Service, metrics: Metrics, door: str) -> dict[str, Any]
     methods = {}
     for name, unary in handlers.unary.items():
         request, response = _types(name)
-        behaviour: Any = _answer_once(unary, response, metrics.api(door, name))
-        methods[name] = grpc.unary_unary_rpc_method_handler(behaviour, request.FromString, response.SerializeToString)
+        behaviour: Any = _answer_once(unary, request, response, metrics.api(door, name))
+        methods[name] = grpc.unary_unary_rpc_method_handler(behaviour, None, response.SerializeToString)
     for name, streaming in handlers.streaming.items():
         request, response = _types(name)
-        behaviour = _answer_often(streaming, response, metrics.api(door, name))
-        methods[name] = grpc.unary_stream_rpc_method_handler(behaviour, request.FromString, response.SerializeToString)
+        behaviour = _answer_often(streaming, request, response, metrics.api(door, name))
+        methods[name] = grpc.unary_stream_rpc_method_handler(behaviour, None, response.SerializeToString)
     command: Any = service.TelemetryCommand
     counted = metrics.api(door, "Telemetry")
 
-    async def telemetry(commands: AsyncIterator[Proto], context: Any) -> None:
+    async def telemetry(commands: AsyncIterator[bytes], context: Any) -> None:
         counted.requests += 1
         await handlers.telemetry(commands, context)
 
-    methods["Telemetry"] = grpc.stream_stream_rpc_method_handler(
-        telemetry, command.FromString, command.SerializeToString
-    )
+    methods["Telemetry"] = grpc.stream_stream_rpc_method_handler(telemetry, None, command.SerializeToString)
     return methods
 
 
@@ -95,18 +94,26 @@ def find_caller(context: Any) -> Caller:
     )
 
 
+def parse(kind: Any, raw: bytes) -> Proto:
+    """A message of the protos. Raises Refused; grpcio would log what is none with a traceback."""
+    try:
+        return kind.FromString(raw)
+    except DecodeError as error:
+        raise Refused(Code.BAD_REQUEST, f"what came is no {kind.DESCRIPTOR.name}: {error}") from None
+
+
 def _types(name: str) -> tuple[Any, Any]:
     return getattr(service, f"{name}Request"), getattr(service, f"{name}Response")
 
 
-def _answer_once(handle: Unary, response: Any, metrics: ApiMetrics) -> Any:
+def _answer_once(handle: Unary, request_type: Any, response: Any, metrics: ApiMetrics) -> Any:
     clock = asyncio.get_running_loop().time
 
-    async def answer(request: Proto, context: aio.ServicerContext[Any, Any]) -> Proto:
+    async def answer(request: bytes, context: aio.ServicerContext) -> Proto:
         metrics.requests += 1
         begin = clock()
         try:
-            answered = await handle(find_caller(context), request)
+            answered = await handle(find_caller(context), parse(request_type, request))
         except Exception as error:
             answered = response(status=_refuse(error, metrics))
         metrics.latency.observe(clock() - begin)
@@ -115,11 +122,11 @@ def _answer_once(handle: Unary, response: Any, metrics: ApiMetrics) -> Any:
     return answer
 
 
-def _answer_often(handle: Streaming, response: Any, metrics: ApiMetrics) -> Any:
-    async def answer(request: Proto, context: aio.ServicerContext[Any, Any]) -> AsyncIterator[Proto]:
+def _answer_often(handle: Streaming, request_type: Any, response: Any, metrics: ApiMetrics) -> Any:
+    async def answer(request: bytes, context: aio.ServicerContext) -> AsyncIterator[Proto]:
         metrics.requests += 1
         try:
-            async for each in handle(find_caller(context), request):
+            async for each in handle(find_caller(context), parse(request_type, request)):
                 yield each
         except Exception as error:
             yield response(status=_refuse(error, metrics))

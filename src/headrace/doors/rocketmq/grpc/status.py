@@ -6,6 +6,8 @@ with a status of gRPC itself.
 
 from __future__ import annotations
 
+from headrace.doors.rocketmq import errors
+from headrace.doors.rocketmq.codes import Code as RemotingCode
 from headrace.doors.rocketmq.grpc.protocol import Code, Proto, definition
 from headrace.errors import (
     BatchTooLarge,
@@ -26,14 +28,15 @@ from headrace.errors import (
     UnpacksTooLarge,
 )
 
+# The first that fits: what is more particular stands before.
 _CODES: dict[type[HeadraceError], int] = {
+    InvalidDelay: Code.ILLEGAL_DELIVERY_TIME,
     InvalidTopic: Code.ILLEGAL_TOPIC,
     UnknownTopic: Code.TOPIC_NOT_FOUND,
     BatchTooLarge: Code.MESSAGE_BODY_TOO_LARGE,
     UnpacksTooLarge: Code.MESSAGE_BODY_TOO_LARGE,
     InvalidRecords: Code.MESSAGE_CORRUPTED,
     RecordsRefused: Code.MESSAGE_CORRUPTED,
-    InvalidDelay: Code.ILLEGAL_DELIVERY_TIME,
     InvalidHalf: Code.INVALID_TRANSACTION_ID,
     UnknownHalf: Code.INVALID_TRANSACTION_ID,
     HalfDecided: Code.INVALID_TRANSACTION_ID,
@@ -63,6 +66,9 @@ def status_of(error: HeadraceError) -> Proto:
     """The status of what was refused."""
     if isinstance(error, Refused):
         return make_status(error.status_code, str(error))
+    if isinstance(error, errors.Refused):
+        code = Code.TOPIC_NOT_FOUND if error.response is RemotingCode.TOPIC_NOT_EXIST else Code.BAD_REQUEST
+        return make_status(code, str(error))
     for kind, code in _CODES.items():
         if isinstance(error, kind):
             return make_status(code, str(error))

@@ -15,7 +15,7 @@ import structlog
 
 from headrace.broker.groups.rocketmq_group import RocketMqSubscription
 from headrace.doors.rocketmq.grpc.clients import Clients, Stream
-from headrace.doors.rocketmq.grpc.methods import Caller, find_caller
+from headrace.doors.rocketmq.grpc.methods import Caller, find_caller, parse
 from headrace.doors.rocketmq.grpc.proto_messages import set_ms
 from headrace.doors.rocketmq.grpc.protocol import Code, Proto, definition, service
 from headrace.doors.rocketmq.grpc.resources import group_of, read_filter, topic_of
@@ -52,7 +52,7 @@ class TelemetryHandlers:
 
     # --- the stream ---------------------------------------------------------------------------------------------------
 
-    async def telemetry(self, commands: AsyncIterator[Proto], context: Any) -> None:
+    async def telemetry(self, commands: AsyncIterator[bytes], context: Any) -> None:
         """Telemetry."""
         try:
             caller = find_caller(context)
@@ -75,8 +75,9 @@ class TelemetryHandlers:
             self._clients.close_stream(stream)
             reading.cancel()
 
-    async def _read(self, caller: Caller, commands: AsyncIterator[Proto], stream: Stream) -> None:
-        async for command in commands:
+    async def _read(self, caller: Caller, commands: AsyncIterator[bytes], stream: Stream) -> None:
+        async for raw in commands:
+            command = parse(_s.TelemetryCommand, raw)
             kind = command.WhichOneof("command")
             if kind == "settings":
                 settings = await self._update(caller, command.settings, stream)
