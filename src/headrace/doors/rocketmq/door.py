@@ -55,8 +55,8 @@ class RocketMqDoor:
 
         context, settings = self._context, self.settings
         topics = RocketMqTopics(context.broker, settings.rocketmq_topic_queues)
+        producers = ProducerGroups(context.broker.prepared.check_back)
         if settings.rocketmq != "off":
-            producers = ProducerGroups(context.broker.prepared.check_back)
             remoting = Remoting(context, self._presence, topics, producers)
             await self._open("rocketmq", settings.rocketmq, remoting)
             self._presence.open(*remoting.address)
@@ -65,7 +65,7 @@ class RocketMqDoor:
         if settings.rocketmq_grpc != "off" and _has_grpc(settings.rocketmq_grpc):
             from headrace.doors.rocketmq.grpc.listener import GrpcListener
 
-            await self._open("rocketmq-grpc", settings.rocketmq_grpc, GrpcListener(context, topics))
+            await self._open("rocketmq-grpc", settings.rocketmq_grpc, GrpcListener(context, topics, producers))
 
     async def stop(self) -> None:
         """Accept no more, answer what is under way, close."""

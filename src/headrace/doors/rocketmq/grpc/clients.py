@@ -14,21 +14,20 @@ from collections.abc import Callable, Iterable
 
 from headrace.broker.broker import Broker
 from headrace.broker.groups.rocketmq_group import RocketMqMember, RocketMqSubscription
-from headrace.broker.prepared.check_back import Check, Listener
+from headrace.broker.prepared import Check
 from headrace.doors.rocketmq.grpc.methods import Caller
 from headrace.doors.rocketmq.grpc.protocol import Code, Proto
 from headrace.doors.rocketmq.grpc.status import Refused
 from headrace.doors.rocketmq.membership import Memberships
+from headrace.doors.rocketmq.producers import Producer, ProducerGroups
 from headrace.doors.rocketmq.settings import RocketMqSettings
 
 # How often silent clients are looked for, in parts of the time that they may be silent.
 SCANS = 12
 # Topics of one producer about whose messages it is asked.
 PUBLISHED_MAX = 1_000
-# Questions to one producer that are unanswered, for each of its topics.
-ASKED_MAX = 16
-# Commands that wait until a client reads its stream; those beyond are not sent.
-COMMANDS_MAX = 1_000
+# Bytes of commands that wait until a client reads its stream; what is beyond is not sent, and asked again later.
+WAITING_BYTES_MAX = 16_777_216
 
 
 class Stream:
@@ -36,16 +35,16 @@ class Stream:
 
     def __init__(self) -> None:
         self._commands: deque[Proto] = deque()
+        self._size = 0
         self._changed = asyncio.Event()
         self.is_closed = False
 
-    def send(self, command: Proto) -> bool:
-        """Send a command; False where too many wait."""
-        if self.is_closed or len(self._commands) >= COMMANDS_MAX:
-            return False
-        self._commands.append(command)
-        self._changed.set()
-        return True
+    def send(self, command: Proto) -> None:
+        """Send a command, unless too much waits already."""
+        if not self.is_closed and self._size < WAITING_BYTES_MAX:
+            self._commands.append(command)
+            self._size += command.ByteSize()
+            self._changed.set()
 
     def close(self) -> None:
         """Send what waits, and no more."""
@@ -59,22 +58,27 @@ class Stream:
                 return None
             self._changed.clear()
             await self._changed.wait()
-        return self._commands.popleft()
+        command = self._commands.popleft()
+        self._size -= command.ByteSize()
+        return command
 
 
 class GrpcClient:
     """One client."""
 
-    def __init__(self, caller: Caller, settings: Proto, stream: Stream, broker: Broker) -> None:
+    def __init__(
+        self, caller: Caller, settings: Proto, stream: Stream, broker: Broker, producers: ProducerGroups
+    ) -> None:
         self.client_id = caller.client_id
         self.host = caller.host
         self.settings = settings
         self.stream = stream
         self.seen = 0.0
         """When it was last heard of, by the loop's clock."""
-        self._broker = broker
         self._memberships = Memberships(broker.groups.rocketmq)
-        self._listeners: dict[str, Listener] = {}
+        self._producers = producers
+        self._producer: Producer | None = None
+        self._address = f"{caller.host}:{caller.port}"
 
     @property
     def group(self) -> str:
@@ -88,26 +92,27 @@ class GrpcClient:
 
     def publish(self, topics: Iterable[str], ask: Callable[[Stream, Check], None]) -> None:
         """Be asked about the prepared messages of these topics."""
+        if self._producer is None:
+            self._producer = Producer(self.client_id, self._address, lambda check: ask(self.stream, check))
         for topic in topics:
-            if topic not in self._listeners and len(self._listeners) < PUBLISHED_MAX:
-                self._listeners[topic] = self._broker.prepared.check_back.listen(
-                    topic, lambda check: ask(self.stream, check), ASKED_MAX
-                )
+            if len(self._producer.groups) < PUBLISHED_MAX:
+                self._producers.join(topic, self._producer)
 
     def close(self) -> None:
         """It is gone."""
         self.stream.close()
         self._memberships.leave_all()
-        for listener in self._listeners.values():
-            listener.close()
+        if self._producer is not None:
+            self._producers.leave_all(self._producer)
 
 
 class Clients:
     """All clients, by their ids."""
 
-    def __init__(self, broker: Broker, settings: RocketMqSettings, most: int) -> None:
+    def __init__(self, broker: Broker, settings: RocketMqSettings, producers: ProducerGroups, most: int) -> None:
         self._broker = broker
         self._expiry = settings.rocketmq_client_expiry_ms / 1000
+        self._producers = producers
         self._most = most
         self._clients: dict[str, GrpcClient] = {}
         self._streams: dict[Stream, None] = {}
@@ -145,7 +150,9 @@ class Clients:
                 raise Refused(
                     Code.TOO_MANY_REQUESTS, f"there are {self._most} clients, and no more may be (connections_max)"
                 )
-            client = self._clients[caller.client_id] = GrpcClient(caller, settings, stream, self._broker)
+            client = self._clients[caller.client_id] = GrpcClient(
+                caller, settings, stream, self._broker, self._producers
+            )
         elif client.stream is not stream:
             # It was opened anew: the old one may not have been found broken yet.
             client.stream.close()

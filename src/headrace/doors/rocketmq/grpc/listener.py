@@ -17,6 +17,7 @@ from headrace.doors.door import DoorContext
 from headrace.doors.rocketmq.grpc.clients import Clients
 from headrace.doors.rocketmq.grpc.handlers import Handlers
 from headrace.doors.rocketmq.grpc.methods import methods_of
+from headrace.doors.rocketmq.producers import ProducerGroups
 from headrace.doors.rocketmq.settings import RocketMqSettings
 from headrace.doors.rocketmq.topics import RocketMqTopics
 
@@ -30,14 +31,16 @@ METADATA_BYTES_MAX = 16_384
 class GrpcListener:
     """Serves RocketMQ's gRPC clients."""
 
-    def __init__(self, context: DoorContext[RocketMqSettings], topics: RocketMqTopics) -> None:
+    def __init__(
+        self, context: DoorContext[RocketMqSettings], topics: RocketMqTopics, producers: ProducerGroups
+    ) -> None:
         self._context = context
         self._broker = context.broker
         self._settings = context.settings
         self.address: tuple[str, int] = ("", 0)
         """Where it listens, or did."""
         self._server: aio.Server | None = None
-        self._clients = Clients(context.broker, context.settings, context.shared.connections_max)
+        self._clients = Clients(context.broker, context.settings, producers, context.shared.connections_max)
         self._handlers = Handlers(context, topics, self._clients)
 
     async def listen(self, host: str, port: int) -> None:

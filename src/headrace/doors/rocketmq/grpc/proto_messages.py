@@ -14,14 +14,13 @@ from headrace.doors.rocketmq.grpc.protocol import Code, Proto, definition
 from headrace.doors.rocketmq.grpc.status import Refused
 from headrace.doors.rocketmq.messages import COMPRESSED, Host, StoredMessage, read_properties
 from headrace.doors.rocketmq.records import SHARDING_KEY, TAGS, UNIQUE_KEY, headers_of
+from headrace.doors.rocketmq.records import TIMER_AT_MS as DELIVER_MS
+from headrace.doors.rocketmq.transactions import PRODUCER_GROUP, TRANSACTION_PREPARED
 from headrace.doors.rocketmq.unpacking import unpack
 
 _d: Any = definition
 KEYS = "KEYS"
-TRANSACTION_PREPARED = "TRAN_MSG"
 TRACE_CONTEXT = "TRACE_CONTEXT"
-PRODUCER_GROUP = "PGROUP"
-DELIVER_MS = "TIMER_DELIVER_MS"
 DEAD_TOPIC = "DLQ_ORIGIN_TOPIC"
 DEAD_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
 # The properties that are RocketMQ's own: clients of gRPC neither set nor see them as properties of the user.

@@ -6,8 +6,6 @@ others to the queues in turn. A message for later gets a handle with which it ca
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
-from binascii import Error
 from collections.abc import Sequence
 from itertools import count
 from typing import Any
@@ -22,6 +20,7 @@ from headrace.doors.rocketmq.grpc.resources import topic_of
 from headrace.doors.rocketmq.grpc.status import Refused, make_status
 from headrace.doors.rocketmq.grpc.transactions import TransactionHandlers
 from headrace.doors.rocketmq.messages import Host
+from headrace.doors.rocketmq.recall import RecallHandle, decode_handle
 from headrace.doors.rocketmq.settings import RocketMqSettings
 from headrace.doors.rocketmq.topics import WRITE, RocketMqTopics, shape_of
 from headrace.doors.rocketmq.unpacking import INLINE_BYTES, TooLargeHere
@@ -31,9 +30,6 @@ from headrace.log.interface import Topic
 _d: Any = definition
 _s: Any = service
 MESSAGES_MAX = 1_024
-# The form of a handle: its version, the topic, the broker, the time in milliseconds, the id in the timer, the message.
-HANDLE_VERSION = "v1"
-HANDLE_MAX = 1_024
 
 
 class SendHandlers:
@@ -112,9 +108,9 @@ class SendHandlers:
         message_id = message.system_properties.message_id
         handle = ""
         if place.timer:
+            unique_key = "-" if " " in message_id else message_id
             broker = self._settings.rocketmq_broker_name
-            parts = (HANDLE_VERSION, topic, broker, str(place.due_ms), place.timer, message_id)
-            handle = urlsafe_b64encode(" ".join(parts).encode()).decode()
+            handle = RecallHandle(topic, broker, place.due_ms, unique_key, place.timer).encode()
         return _s.SendResultEntry(
             status=make_status(),
             message_id=message_id,
@@ -146,16 +142,14 @@ class SendHandlers:
     async def recall(self, caller: Caller, request: Proto) -> Proto:
         """RecallMessage."""
         topic = topic_of(request.topic)
-        handle: str = request.recall_handle
-        try:
-            parts = urlsafe_b64decode(handle[:HANDLE_MAX].encode()).decode().split(" ", 5)
-        except (Error, UnicodeError):
-            parts = []
-        if len(parts) != 6 or parts[:2] != [HANDLE_VERSION, topic]:
-            raise Refused(Code.BAD_REQUEST, f"recall handle is invalid for the topic {topic}. Send it as it came.")
-        if not await self._broker.timer.cancel(parts[4]):
+        handle = decode_handle(request.recall_handle)
+        if (handle.topic, handle.broker_name) != (topic, self._settings.rocketmq_broker_name):
+            raise Refused(
+                Code.BAD_REQUEST, f"the recall handle is one of the topic {handle.topic[:80]}, not of {topic}"
+            )
+        if not await self._broker.timer.cancel(handle.timer):
             raise Refused(Code.MESSAGE_NOT_FOUND, "no message waits by this handle: it was delivered, or recalled")
-        return _s.RecallMessageResponse(status=make_status(), message_id=parts[5])
+        return _s.RecallMessageResponse(status=make_status(), message_id=handle.unique_key)
 
 
 def _check_type(message: Proto) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.broker.broker import Broker
-from headrace.broker.prepared.check_back import Check
+from headrace.broker.prepared import Check
 from headrace.broker.publish import Headers
 from headrace.doors.rocketmq.grpc.clients import Stream
 from headrace.doors.rocketmq.grpc.methods import Caller
