@@ -50,7 +50,7 @@ class Floor(Process):
         return time.monotonic() - begin
 
 
-class Acknowledging(asyncio.BufferedProtocol):
+class AckConnection(asyncio.BufferedProtocol):
     """A connection of the server on uvloop."""
 
     def __init__(self, file: int) -> None:
@@ -70,7 +70,7 @@ class Acknowledging(asyncio.BufferedProtocol):
 
 async def serve_on_uvloop(port: int, file: int) -> None:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Acknowledging(file), "127.0.0.1", port)
+    server = await loop.create_server(lambda: AckConnection(file), "127.0.0.1", port)
     await server.serve_forever()
 
 

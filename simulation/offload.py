@@ -2,7 +2,7 @@
 
 A job runs whole at one instant of virtual time that the seed draws, and its result arrives at a later one. Between
 the hand-over, the run and the answer the loop goes on, which is where the races are. Jobs of `run` overtake each
-other; a lane's never do.
+other; those of a serial executor never do.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from headrace.runtime.disk import Disk, File
-from headrace.runtime.offload import Lane, LaneDone
+from headrace.runtime.offload import SerialDone, SerialExecutor
 from simulation.device import Device
 from simulation.faults import Crash
 from simulation.loop import SimulatorLoop
@@ -24,26 +24,26 @@ from simulation.loop import SimulatorLoop
 T = TypeVar("T")
 
 
-class SimulatedLane:
+class SimulatedSerialExecutor:
     """Jobs one after the other."""
 
     def __init__(self, loop: SimulatorLoop, rng: random.Random, device: Device) -> None:
         self._loop = loop
         self._rng = rng
         self._device = device
-        self._waiting: deque[tuple[Callable[[], None], LaneDone]] = deque()
-        self._finished: deque[tuple[LaneDone, BaseException | None]] = deque()
+        self._waiting: deque[tuple[Callable[[], None], SerialDone]] = deque()
+        self._finished: deque[tuple[SerialDone, BaseException | None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
-    def submit(self, job: Callable[[], None], done: LaneDone) -> None:
+    def submit(self, job: Callable[[], None], done: SerialDone) -> None:
         if self._closed:
-            raise RuntimeError("a job was submitted to a lane that is closed")
+            raise RuntimeError("a job was submitted to a serial executor that is closed")
         self._waiting.append((job, done))
         if self._timer is None:
             self._timer = self._loop.call_later(self._device.delay(self._rng), self._work)
 
-    def write(self, file: File, position: int, data: bytes, done: LaneDone) -> None:
+    def write(self, file: File, position: int, data: bytes, done: SerialDone) -> None:
         self.submit(partial(file.write_durably, position, [data]), done)
 
     def _work(self) -> None:
@@ -53,7 +53,7 @@ class SimulatedLane:
             self._device.wait(self._loop, self._work)
             return
         self._run_one()
-        # Results are handed over in order too, so a lane needs only one timer for both.
+        # Results are handed over in order too, so a serial executor needs only one timer for both.
         self._loop.call_later(self._device.delay(self._rng) / 4, self._deliver)
 
     def _run_one(self) -> None:
@@ -100,7 +100,7 @@ class SimulatedOffload:
         self._rng = rng
         self._disk = disk
         self._device = device
-        self._lanes: list[SimulatedLane] = []
+        self._executors: list[SimulatedSerialExecutor] = []
 
     def run(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         future: asyncio.Future[T] = self._loop.create_future()
@@ -141,11 +141,11 @@ class SimulatedOffload:
         else:
             future.set_result(result)
 
-    def lane(self, name: str) -> Lane:
-        lane = SimulatedLane(self._loop, self._rng, self._device)
-        self._lanes.append(lane)
-        return lane
+    def serial_executor(self, name: str) -> SerialExecutor:
+        executor = SimulatedSerialExecutor(self._loop, self._rng, self._device)
+        self._executors.append(executor)
+        return executor
 
     def close(self) -> None:
-        for lane in self._lanes:
-            lane.close()
+        for executor in self._executors:
+            executor.close()

@@ -1,7 +1,7 @@
 """A device that a test holds, fails or fills, under a broker that is real in everything else.
 
-The native log runs on the simulator's disk, and its flushes pass through a lane that a test controls; loop, sockets and
-clock are the machine's. A device outlives its broker: the next one starts on what the last has left.
+The native log runs on the simulator's disk, and its flushes pass through a serial executor that a test controls; loop,
+sockets and clock are the machine's. A device outlives its broker: the next one starts on what the last has left.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from headrace.format import records
 from headrace.log.native import NativeLog
 from headrace.runtime import Runtime
 from headrace.runtime.clock import SystemClock
-from headrace.runtime.offload import LaneDone
+from headrace.runtime.offload import SerialDone
 from headrace.runtime.random import SystemRandom
 from simulation.device import Device as SimulatedDevice
 from simulation.disk import SimulatedDisk, SimulatedFile
 from simulation.faults import Plan, kind_of
-from simulation.offload import SimulatedLane, SimulatedOffload
+from simulation.offload import SimulatedOffload, SimulatedSerialExecutor
 from simulation.storage import Storage
 
 T = TypeVar("T")
@@ -153,21 +153,21 @@ class Offload(SimulatedOffload):
         self._held_by.waiting.append(lambda: self._execute(future, function, args))
         return future
 
-    def lane(self, name: str) -> Lane:
-        lane = Lane(self._held_by, self._loop)
-        self._lanes.append(lane)
-        return lane
+    def serial_executor(self, name: str) -> HeldExecutor:
+        executor = HeldExecutor(self._held_by, self._loop)
+        self._executors.append(executor)
+        return executor
 
 
-class Lane(SimulatedLane):
+class HeldExecutor(SimulatedSerialExecutor):
     """Jobs one after the other, unless they are held."""
 
     def __init__(self, device: Device, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop, random.Random(0), SimulatedDevice(Counter()))
         self._held_by = device
 
-    def submit(self, job: Callable[[], None], done: LaneDone) -> None:
+    def submit(self, job: Callable[[], None], done: SerialDone) -> None:
         if self._held_by.is_holding:
-            self._held_by.waiting.append(lambda: SimulatedLane.submit(self, job, done))
+            self._held_by.waiting.append(lambda: SimulatedSerialExecutor.submit(self, job, done))
         else:
             super().submit(job, done)

@@ -17,7 +17,7 @@ DOORS = ("NSQ", "NSQ_HTTP", "NSQ_HTTPS", "LOOKUP", "LOOKUP_HTTP", "ROCKETMQ", "R
 CLOSED = {f"HEADRACE_{door}": "off" for door in DOORS}
 
 
-class Serving:
+class ServeProcess:
     """`headrace serve` on a data directory; it keeps its port when it is started again."""
 
     def __init__(
@@ -34,7 +34,7 @@ class Serving:
         """What Python runs: `headrace`, or a program that takes its arguments and adds a door."""
         self._process: subprocess.Popen[str] | None = None
 
-    def __enter__(self) -> Serving:
+    def __enter__(self) -> ServeProcess:
         self.start()
         return self
 

@@ -28,7 +28,7 @@ from tests.bank import books, staff
 from tests.longer import LONGER
 from tests.postgres import Postgres
 from tests.postgres import postgres as postgres
-from tests.serving import Serving
+from tests.serving import ServeProcess
 
 PARTITIONS = {books.GROUP_TOPIC: 2, books.QUEUE_TOPIC: 1}
 
@@ -43,7 +43,7 @@ class Bank:
         self.database = postgres.new_database()
         self.url = postgres.url(self.database)
         self.engine = create_engine(self.url)
-        self.broker = Serving(folder / "data", "--nsq", "127.0.0.1:0", "--nsq-http", "off")
+        self.broker = ServeProcess(folder / "data", "--nsq", "127.0.0.1:0", "--nsq-http", "off")
         self._processes: dict[str, ForkServerProcess] = {}
         self._commands: dict[str, Callable[[], tuple[str, list[str]]]] = {}
         self.deaths: Counter[str] = Counter()

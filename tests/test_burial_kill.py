@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.cli.nsq import NsqConsumer
 from tests.longer import LONGER
-from tests.serving import Serving
+from tests.serving import ServeProcess
 from tests.test_redrive_kill import DEAD, PARTITIONS, ask, values
 from tests.waiting import wait_until
 
@@ -56,7 +56,7 @@ def value(number: int) -> bytes:
 def test_each_message_dies_once(tmp_path: Path, kills: int) -> None:
     random = Random(kills)
     settings = ("--queue-flush-ms", "20", "--queue-snapshot-bytes", "1", "--consumed-check-ms", "50")
-    with Serving(tmp_path / "data", "--http", "127.0.0.1:0", "--nsq", "127.0.0.1:0", *settings) as serving:
+    with ServeProcess(tmp_path / "data", "--http", "127.0.0.1:0", "--nsq", "127.0.0.1:0", *settings) as serving:
         prepare(serving)
         for _ in range(kills):
             refuser = Refuser(serving.addresses["nsq"])
@@ -78,7 +78,7 @@ def test_each_message_dies_once(tmp_path: Path, kills: int) -> None:
         assert [queue[each] for each in ("depth", "in_flight", "condemned", "stuck", "lost")] == [0] * 5
 
 
-def prepare(serving: Serving) -> None:
+def prepare(serving: ServeProcess) -> None:
     admin = AdminClient({"bootstrap.servers": serving.kafka})
     config = {"max.message.bytes": "1048588", "retention": "consumed"}
     topics = [NewTopic("orders", PARTITIONS, config=config), NewTopic(DEAD, PARTITIONS)]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.serving import Serving
+from tests.serving import ServeProcess
 from tests.waiting import wait_until
 
 PARTITIONS = 3
@@ -122,7 +122,7 @@ class Watcher:
 def test_each_is_decided_once(tmp_path: Path, durability: str):
     random = Random(7)
     producers = [Producer(number) for number in range(PRODUCERS)]
-    with Serving(tmp_path / "data", *FLAGS, "--durability", durability) as serving:
+    with ServeProcess(tmp_path / "data", *FLAGS, "--durability", durability) as serving:
         admin = AdminClient({"bootstrap.servers": serving.kafka, "log_level": 0})
         for made in admin.create_topics([NewTopic("orders", PARTITIONS)]).values():
             made.result(30)

@@ -22,7 +22,7 @@ from bench import requests
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.longer import LONGER
-from tests.serving import Serving
+from tests.serving import ServeProcess
 from tests.waiting import wait_until
 
 from headrace.format import records
@@ -185,7 +185,7 @@ def check_once(found: dict[int, list[tuple[int, bytes]]]) -> Counter[bytes]:
     return seen
 
 
-def both_go_on(idempotent: IdempotentClient, raw: RawClient, broker: Serving) -> None:
+def both_go_on(idempotent: IdempotentClient, raw: RawClient, broker: ServeProcess) -> None:
     """Wait until both clients got something acknowledged."""
     before = len(idempotent.places), len(raw.places)
     wait_until(
@@ -199,7 +199,7 @@ def both_go_on(idempotent: IdempotentClient, raw: RawClient, broker: Serving) ->
 
 def kill_again_and_again(folder: Path, durability: str, kills: int, seed: int) -> None:
     random = Random(seed)
-    with Serving(folder / "data", "--durability", durability, "--checkpoint-ms", "700") as broker:
+    with ServeProcess(folder / "data", "--durability", durability, "--checkpoint-ms", "700") as broker:
         admin = AdminClient({"bootstrap.servers": broker.kafka, "log_level": 0})
         made = admin.create_topics([NewTopic(IDEMPOTENT, PARTITIONS), NewTopic(RAW, PARTITIONS)])
         for future in made.values():

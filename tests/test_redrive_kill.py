@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.serving import Serving
+from tests.serving import ServeProcess
 
 LETTERS = 1_500
 PARTITIONS = 3
@@ -70,7 +70,7 @@ def test_each_letter_arrives_once(tmp_path: Path, durability: str):
     # A snapshot of the queues' state now and then, between the settlements.
     settings = ("--queue-flush-ms", "50", "--queue-snapshot-bytes", "1")
     flags = ("--http", "127.0.0.1:0", "--durability", durability, *settings)
-    with Serving(tmp_path / "data", *flags) as serving:
+    with ServeProcess(tmp_path / "data", *flags) as serving:
         prepare(serving)
         said: Counter[tuple[int, int]] = Counter()
         kills = 0
@@ -94,7 +94,7 @@ def test_each_letter_arrives_once(tmp_path: Path, durability: str):
         assert shown["depth"] == 0
 
 
-def prepare(serving: Serving) -> None:
+def prepare(serving: ServeProcess) -> None:
     admin = AdminClient({"bootstrap.servers": serving.kafka})
     topics = [NewTopic("orders", PARTITIONS), NewTopic(DEAD, 2)]
     for made in admin.create_topics(topics).values():

@@ -23,7 +23,7 @@ import pytest
 from bench import requests
 from bench.load import receive
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.serving import Serving
+from tests.serving import ServeProcess
 
 from headrace.format import records
 
@@ -131,7 +131,7 @@ def traced(strace: str, folder: Path, durability: str, count: int, padding: int)
     trace = folder / "trace"
     # -D: the broker is this test's child and strace its grandchild, so that signals reach the broker.
     under = (strace, "-D", "-f", "-q", "-s", str(SHOWN), "-e", f"trace={CALLS}", "-o", str(trace))
-    with Serving(folder / "data", "--durability", durability, under=under) as broker:
+    with ServeProcess(folder / "data", "--durability", durability, under=under) as broker:
         admin = AdminClient({"bootstrap.servers": broker.kafka, "log_level": 0})
         admin.create_topics([NewTopic("words", 1)])["words"].result(30)
         words = produce_words(broker.kafka, "words", count, padding)
@@ -184,7 +184,7 @@ def test_a_reader_that_goes_on_costs_few_calls(strace: str, tmp_path: Path, segm
     segment begins."""
     trace = tmp_path / "trace"
     under = (strace, "-D", "-f", "-q", "-e", f"trace={','.join(FETCHED)}", "-o", str(trace))
-    with Serving(tmp_path / "data", "--durability", "async", "--tail-bytes", "1", under=under) as broker:
+    with ServeProcess(tmp_path / "data", "--durability", "async", "--tail-bytes", "1", under=under) as broker:
         admin = AdminClient({"bootstrap.servers": broker.kafka, "log_level": 0})
         settings = {"segment.bytes": str(segment_bytes)}
         admin.create_topics([NewTopic("rain", 1, config=settings)])["rain"].result(30)

@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests import copying
 from tests.copying import GROUP, IN, OUT, PARTITIONS
 from tests.longer import LONGER
-from tests.serving import SECONDS, Serving
+from tests.serving import SECONDS, ServeProcess
 from tests.waiting import wait_until
 
 from simulation.history import Place, Violation
@@ -62,7 +62,7 @@ class Process:
 class Scene:
     """A broker and its clients."""
 
-    def __init__(self, folder: Path, broker: Serving, library: str, copiers: int) -> None:
+    def __init__(self, folder: Path, broker: ServeProcess, library: str, copiers: int) -> None:
         self.folder = folder
         self.broker = broker
         self.source = Process(folder, broker.kafka, "source", "confluent", "source")
@@ -153,7 +153,7 @@ def caught_up(address: str) -> bool:
 def copy_under_kills(folder: Path, library: str, copiers: int, seconds: float, seed: int) -> int:
     """How many transactions the copiers committed."""
     random = Random(seed)
-    with Serving(folder / "data", "--checkpoint-ms", "700") as broker:
+    with ServeProcess(folder / "data", "--checkpoint-ms", "700") as broker:
         admin = AdminClient({"bootstrap.servers": broker.kafka, "log_level": 0})
         for future in admin.create_topics([NewTopic(IN, PARTITIONS), NewTopic(OUT, PARTITIONS)]).values():
             future.result(SECONDS)

@@ -34,7 +34,7 @@ class Clock:
         return {"cpu": time.process_time() - self._cpu, "seconds": time.perf_counter() - self._wall}
 
 
-class Counting:
+class Counter:
     """A handler's own part: count, and say when all are there."""
 
     def __init__(self, count: int) -> None:
@@ -100,7 +100,7 @@ async def sdk_publish_line(address: str, topic: str, count: int) -> dict[str, fl
 
 
 async def sdk_consume_one(address: str, topic: str, count: int) -> dict[str, float]:
-    app, counting = _app(address), Counting(count)
+    app, counting = _app(address), Counter(count)
 
     @app.subscribe(topic, scenario="stream")  # type: ignore[untyped-decorator]
     async def handle(raw: bytes) -> None:
@@ -112,7 +112,7 @@ async def sdk_consume_one(address: str, topic: str, count: int) -> dict[str, flo
 
 
 async def sdk_consume_batch(address: str, topic: str, count: int) -> dict[str, float]:
-    app, counting = _app(address), Counting(count)
+    app, counting = _app(address), Counter(count)
 
     @app.subscribe(topic, scenario="stream", batch=BATCH)  # type: ignore[untyped-decorator]
     async def handle(raws: list[bytes]) -> None:
@@ -181,7 +181,7 @@ def _consumer(address: str, topic: str) -> Any:
 
 
 async def raw_consume_one(address: str, topic: str, count: int) -> dict[str, float]:
-    consumer, counting = _consumer(address, topic), Counting(count)
+    consumer, counting = _consumer(address, topic), Counter(count)
     while not counting.result:
         message = consumer.poll(0.1)
         if message is not None and message.error() is None and message.value() is not None:
@@ -191,7 +191,7 @@ async def raw_consume_one(address: str, topic: str, count: int) -> dict[str, flo
 
 
 async def raw_consume_batch(address: str, topic: str, count: int) -> dict[str, float]:
-    consumer, counting = _consumer(address, topic), Counting(count)
+    consumer, counting = _consumer(address, topic), Counter(count)
     while not counting.result:
         found = consumer.consume(BATCH, 0.1)
         values = [each.value() for each in found if each.error() is None]
@@ -240,7 +240,7 @@ async def faststream_publish_line(address: str, topic: str, count: int, kind: st
 
 
 async def faststream_consume_one(address: str, topic: str, count: int, kind: str) -> dict[str, float]:
-    broker, counting = _broker(kind, address), Counting(count)
+    broker, counting = _broker(kind, address), Counter(count)
 
     @broker.subscriber(topic, group_id=f"{kind}-bench", auto_offset_reset="earliest")  # type: ignore[untyped-decorator]
     async def handle(raw: bytes) -> None:
@@ -253,7 +253,7 @@ async def faststream_consume_one(address: str, topic: str, count: int, kind: str
 
 
 async def faststream_consume_batch(address: str, topic: str, count: int, kind: str) -> dict[str, float]:
-    broker, counting = _broker(kind, address), Counting(count)
+    broker, counting = _broker(kind, address), Counter(count)
     subscriber = broker.subscriber(
         topic, group_id=f"{kind}-bench", auto_offset_reset="earliest", batch=True, max_records=BATCH
     )

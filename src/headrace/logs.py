@@ -23,7 +23,7 @@ class _ServerLogger(structlog.make_filtering_bound_logger(logging.DEBUG)):  # ty
     """The loggers of a server. They are kept once they were used, so a change of level is made in this class."""
 
 
-class _Spoken:
+class _LossyStream:
     """Standard error, which may be a pipe without a reader, or a file on a disk that is full. A line that
     cannot be written is lost, and what the broker was about to do beside saying so is done."""
 
@@ -76,7 +76,7 @@ def log_like_a_server(least: str, form: str) -> None:
     structlog.configure(
         processors=processors,
         wrapper_class=_ServerLogger,
-        logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, _Spoken(sys.stderr))),
+        logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, _LossyStream(sys.stderr))),
         cache_logger_on_first_use=True,
     )
 

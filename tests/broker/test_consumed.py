@@ -274,7 +274,7 @@ async def test_an_idle_topic_is_looked_at_less_often(
     assert partition.start == 10
 
 
-class Taking:
+class StubConsumer:
     """A consumer that finishes what it is given, but puts some off for an hour, and keeps some."""
 
     def __init__(self, put_off: Collection[int] = (), kept: Collection[int] = ()) -> None:
@@ -308,7 +308,7 @@ async def test_with_queues_and_a_clock(start_broker: Any) -> None:
     sinks = []
     for name in ("first", "second"):
         queue = await broker.queues.ensure(topic, name, EARLIEST)
-        sink = Taking()
+        sink = StubConsumer()
         sink.consumer = queue.subscribe(sink)
         sinks.append(sink)
     sinks[0].consumer.ready(100)
@@ -329,7 +329,7 @@ async def test_with_queues_and_a_clock(start_broker: Any) -> None:
     assert [message.offset for message in (await late.peek(10)).messages] == list(range(50, 55))
 
 
-async def consume(queue: Queue, count: int, sink: Taking) -> None:
+async def consume(queue: Queue, count: int, sink: StubConsumer) -> None:
     """Let a consumer take so many messages."""
     sink.consumer = queue.subscribe(sink)
     sink.consumer.ready(2_500)
@@ -353,7 +353,7 @@ async def test_a_straggler_does_not_keep_more_than_its_bound(broker: Broker, seg
     partition = topic.partitions[0]
     await fill(partition, 4_200)
     queue = await broker.queues.ensure(topic, "q")
-    sink = Taking(put_off=[990])
+    sink = StubConsumer(put_off=[990])
     await consume(queue, 4_200, sink)
     # Two more that nobody takes: the newest segment is still in use.
     sink.consumer.close()
@@ -374,7 +374,7 @@ async def test_only_what_is_far_behind_is_moved(broker: Broker) -> None:
     partition = topic.partitions[0]
     await fill(partition, 5_000)
     queue = await broker.queues.ensure(topic, "q")
-    await consume(queue, 5_000, Taking(put_off=[5, 600, 4_500], kept=[4_600]))
+    await consume(queue, 5_000, StubConsumer(put_off=[5, 600, 4_500], kept=[4_600]))
     await looked_at(broker)
     # What is near stays where it is, and so does what a consumer holds.
     assert partition.start == 4_500
@@ -387,7 +387,7 @@ async def test_what_cannot_be_moved_is_said(broker: Broker) -> None:
     partition = topic.partitions[0]
     await fill(partition, 5_000)
     queue = await broker.queues.ensure(topic, "q")
-    await consume(queue, 5_000, Taking(kept=[5]))
+    await consume(queue, 5_000, StubConsumer(kept=[5]))
     with capture_logs() as said:
         await looked_at(broker)
     lines = [line for line in said if line["event"].startswith("unsettled messages keep settled ones")]
@@ -400,7 +400,7 @@ async def test_many_stragglers_are_moved_in_steps(broker: Broker, monkeypatch: p
     topic = await broker.topics.create("t", 1, {**CONSUMED, "consumed.pinned.segments": "1"})
     await fill(topic.partitions[0], 5_000)
     queue = await broker.queues.ensure(topic, "q")
-    await consume(queue, 5_000, Taking(put_off=range(0, 500, 20)))
+    await consume(queue, 5_000, StubConsumer(put_off=range(0, 500, 20)))
     for moved in (10, 20, 25, 25):
         await broker.consumed.look()
         assert sum(queue.settled(0, offset) for offset in range(0, 500, 20)) == moved

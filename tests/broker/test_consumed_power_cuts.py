@@ -42,7 +42,7 @@ class Promises:
         return self.acknowledged - self.finished[queue]
 
 
-class Taking:
+class StubConsumer:
     """A consumer that does with each message what chance says."""
 
     def __init__(self, promises: Promises, queue: str, rng: random.Random | None) -> None:
@@ -97,11 +97,13 @@ async def produce(topic: Topic, promises: Promises, rng: random.Random) -> None:
         await asyncio.sleep(rng.uniform(0, 0.03))
 
 
-async def subscribe(broker: Broker, topic: Topic, promises: Promises, rng: random.Random | None) -> dict[str, Taking]:
+async def subscribe(
+    broker: Broker, topic: Topic, promises: Promises, rng: random.Random | None
+) -> dict[str, StubConsumer]:
     sinks = {}
     for name in QUEUES:
         queue = await broker.queues.ensure(topic, name, EARLIEST)
-        sinks[name] = sink = Taking(promises, name, rng)
+        sinks[name] = sink = StubConsumer(promises, name, rng)
         sink.consumer = queue.subscribe(sink)
         sink.consumer.ready(50)
     return sinks

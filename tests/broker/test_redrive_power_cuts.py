@@ -32,7 +32,7 @@ MESSAGES, PARTITIONS = 30, 2
 DEAD = "orders.mail.dead"
 
 
-class Refusing:
+class RefusingConsumer:
     """Gives back what it sees for the first time, and finishes what was sent back."""
 
     consumer: Consumer
@@ -82,7 +82,7 @@ class Life:
         for n in missing:
             batch = records.build([(self.runtime.clock.now_ms(), b"%d" % (n % 3), b"%d" % n, [])])
             topic.partitions[n % PARTITIONS].append(batch)
-        sink = Refusing()
+        sink = RefusingConsumer()
         sink.consumer = queue.subscribe(sink)
         sink.consumer.ready(self.rng.choice((1, 5, 100)))
 

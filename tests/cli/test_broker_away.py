@@ -10,20 +10,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.serving import SECONDS, Serving
+from tests.serving import SECONDS, ServeProcess
 from tests.waiting import wait_until
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Serving]:
-    with Serving(tmp_path / "data") as serving:
+def broker(tmp_path: Path) -> Iterator[ServeProcess]:
+    with ServeProcess(tmp_path / "data") as serving:
         yield serving
 
 
-class Running:
+class RunningCommand:
     """A command, with what it has printed so far."""
 
-    def __init__(self, broker: Serving, folder: Path, *arguments: str) -> None:
+    def __init__(self, broker: ServeProcess, folder: Path, *arguments: str) -> None:
         self._out, self._err = folder / f"{arguments[0]}.out", folder / f"{arguments[0]}.err"
         with self._out.open("w") as out, self._err.open("w") as err:
             self._process = subprocess.Popen(
@@ -41,7 +41,7 @@ class Running:
     def err(self) -> list[str]:
         return self._err.read_text().splitlines()
 
-    def __enter__(self) -> Running:
+    def __enter__(self) -> RunningCommand:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -63,16 +63,16 @@ class Running:
         return self._process.wait(SECONDS)
 
 
-def create(broker: Serving, tmp_path: Path) -> None:
-    with Running(broker, tmp_path, "topic", "create", "t") as command:
+def create(broker: ServeProcess, tmp_path: Path) -> None:
+    with RunningCommand(broker, tmp_path, "topic", "create", "t") as command:
         assert command.end_input() == 0
 
 
-def test_they_say_that_it_is_away_and_back(broker: Serving, tmp_path: Path) -> None:
+def test_they_say_that_it_is_away_and_back(broker: ServeProcess, tmp_path: Path) -> None:
     create(broker, tmp_path)
-    with Running(broker, tmp_path, "produce", "t") as produce:
+    with RunningCommand(broker, tmp_path, "produce", "t") as produce:
         produce.write("one\n")
-        with Running(broker, tmp_path, "consume", "t", "--follow") as consume:
+        with RunningCommand(broker, tmp_path, "consume", "t", "--follow") as consume:
             wait_until(lambda: consume.out == ["one"], lambda: str((consume.out, consume.err)))
             broker.kill()
             produce.write("two\n")
@@ -95,17 +95,17 @@ def test_they_say_that_it_is_away_and_back(broker: Serving, tmp_path: Path) -> N
     [("consume", "t", "--follow"), ("consume", "t", "--follow", "--group", "g"), ("produce", "t")],
     ids=["consume", "consume as a group", "produce"],
 )
-def test_they_end_while_it_is_away(broker: Serving, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_they_end_while_it_is_away(broker: ServeProcess, tmp_path: Path, arguments: tuple[str, ...]) -> None:
     create(broker, tmp_path)
-    with Running(broker, tmp_path, "produce", "t") as produce:
+    with RunningCommand(broker, tmp_path, "produce", "t") as produce:
         produce.write("one\n")
         assert produce.end_input() == 0
-    with Running(broker, tmp_path, *arguments) as command:
+    with RunningCommand(broker, tmp_path, *arguments) as command:
         command.write("two\n")
         if arguments[0] == "consume":
             wait_until(lambda: command.out == ["one"])
         else:
-            with Running(broker, tmp_path, "consume", "t", "--follow", "--count", "2") as consume:
+            with RunningCommand(broker, tmp_path, "consume", "t", "--follow", "--count", "2") as consume:
                 assert consume.end_input() == 0
         broker.kill()
         command.write("three\n")

@@ -15,7 +15,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 from tests.cli.conftest import Cli
-from tests.serving import Serving
+from tests.serving import ServeProcess
 from tests.waiting import SECONDS
 
 import headrace
@@ -73,7 +73,7 @@ def consume(address: str, upto: int, offset: int = OFFSET_BEGINNING) -> dict[int
     raise AssertionError(f"no end at {upto}")
 
 
-def says_offline(serving: Serving) -> bool:
+def says_offline(serving: ServeProcess) -> bool:
     """Touches the partition, and looks at what metadata and metrics say of it."""
     consumer = Consumer({"bootstrap.servers": serving.kafka, "group.id": "g"})
     with pytest.raises(KafkaException):
@@ -101,7 +101,7 @@ def lost(rows: list[dict[str, Any]]) -> set[int]:
 
 def test_both_sides_of_what_is_lost_stay(cli: Cli, tmp_path: Path) -> None:
     data = tmp_path / "data"
-    with Serving(data, "--http", "127.0.0.1:0") as serving:
+    with ServeProcess(data, "--http", "127.0.0.1:0") as serving:
         create(serving.kafka)
         assert produce(serving.kafka, range(100)) == list(range(100))
         refused = cli("log", "repair", data)
@@ -152,7 +152,7 @@ def test_both_sides_of_what_is_lost_stay(cli: Cli, tmp_path: Path) -> None:
 
 def test_what_only_the_kept_journal_has_is_taken_from_there(cli: Cli, tmp_path: Path) -> None:
     data = tmp_path / "data"
-    with Serving(data, "--http", "127.0.0.1:0", "--checkpoint-ms", "600000") as serving:
+    with ServeProcess(data, "--http", "127.0.0.1:0", "--checkpoint-ms", "600000") as serving:
         create(serving.kafka)
         produce(serving.kafka, range(60))
         serving.stop()
@@ -182,7 +182,7 @@ def test_what_only_the_kept_journal_has_is_taken_from_there(cli: Cli, tmp_path: 
 
 def test_names_that_are_not_there(cli: Cli, tmp_path: Path) -> None:
     data = tmp_path / "data"
-    with Serving(data) as serving:
+    with ServeProcess(data) as serving:
         create(serving.kafka)
         serving.stop()
     assert "there is no topic or partition 'u-0'" in cli("log", "repair", data, "u-0").err
@@ -269,7 +269,7 @@ async def test_queues_and_committed_readers_cross_what_is_lost(cli: Cli, tmp_pat
 
 def test_a_reader_gets_what_stands_before_the_damage_and_is_told_where_it_is(cli: Cli, tmp_path: Path) -> None:
     data = tmp_path / "data"
-    with Serving(data) as broker:
+    with ServeProcess(data) as broker:
         create(broker.kafka)
         assert produce(broker.kafka, range(5)) == list(range(5))
         broker.stop()
@@ -291,7 +291,7 @@ def test_a_reader_gets_what_stands_before_the_damage_and_is_told_where_it_is(cli
 
 def test_a_journal_that_is_missing_is_refused_named_and_given_up(cli: Cli, tmp_path: Path) -> None:
     data = tmp_path / "data"
-    with Serving(data) as broker:
+    with ServeProcess(data) as broker:
         create(broker.kafka)
         produce(broker.kafka, range(3))
         broker.stop()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.longer import LONGER
-from tests.serving import Serving
+from tests.serving import ServeProcess
 
 from headrace.client import EARLIEST, LATEST, Client, ClientError
 from headrace.client import coordinator as coordinator_module
@@ -58,7 +58,7 @@ async def test_each_input_counts_once(seed: int, second: bool, tmp_path: Path, m
         monkeypatch.setattr(coordinator_module, "SECOND_GENERATION", 99)
     dice = random.Random(seed)
     kills, most = 0, 3 if seed == 1 else 10
-    with Serving(tmp_path / "data") as serving:
+    with ServeProcess(tmp_path / "data") as serving:
         async with Client(serving.kafka) as client:
             for topic in (INPUT, OUTPUT):
                 await client.admin.create_topic(topic, PARTITIONS)

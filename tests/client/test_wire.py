@@ -148,7 +148,7 @@ def test_describe_transactions_response(rows: list[Any]) -> None:
     st.booleans(),
 )
 def test_fetch_request(rows: list[Any], committed: bool) -> None:
-    wanted = [wire.Wanted(*row) for row in rows]
+    wanted = [wire.FetchPosition(*row) for row in rows]
     body = wire.encode_fetch(wanted, max_wait_ms=500, min_bytes=1, max_bytes=1000, committed=committed)
     request = read("fetch", 11, "request", b"".join(body))
     found = [

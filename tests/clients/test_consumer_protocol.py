@@ -16,7 +16,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewPartitions
 from tests.clients.members import Member, make_topic, poll_all, produce, shared
-from tests.serving import Serving
+from tests.serving import ServeProcess
 from tests.waiting import wait_until
 
 from headrace.embedded import Broker
@@ -158,7 +158,7 @@ def test_an_empty_group_changes_its_protocol(headrace_broker: Broker, members: l
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_start_needs_no_rejoin(tmp_path: Path, members: list[Member], killed: bool) -> None:
     options = [f"--{name.replace('_', '-')}={value}" for name, value in (QUICK | {"durability": "sync"}).items()]
-    with Serving(tmp_path / "data", *options) as broker:
+    with ServeProcess(tmp_path / "data", *options) as broker:
         make_topic(broker.kafka, "t")
         for _ in range(2):
             members.append(Member(broker.kafka, enable_auto_commit=False, **NEW))

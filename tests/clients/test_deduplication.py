@@ -21,7 +21,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, To
 from confluent_kafka.admin import AdminClient, NewTopic
 from confluent_kafka.cimpl import Message
 from tests.clients.nsq.raw import NsqError, Raw, extended
-from tests.serving import Serving
+from tests.serving import ServeProcess
 from tests.waiting import wait_until
 
 from headrace.embedded import Broker
@@ -74,9 +74,9 @@ def post(address: str, message: dict[str, object]) -> dict[str, object]:
 
 
 @pytest.fixture
-def serving(tmp_path: Path) -> Iterator[Serving]:
+def serving(tmp_path: Path) -> Iterator[ServeProcess]:
     doors = ("--nsq", "127.0.0.1:0", "--http", "127.0.0.1:0")
-    with Serving(tmp_path / "data", *doors) as serving:
+    with ServeProcess(tmp_path / "data", *doors) as serving:
         yield serving
 
 
@@ -215,7 +215,7 @@ def test_an_id_that_is_none(headrace_broker: Broker):
     assert [error.code() for error in errors if error is not None] == [KafkaError.INVALID_RECORD] * 3
 
 
-def test_the_window_begins_while_a_producer_sends(serving: Serving):
+def test_the_window_begins_while_a_producer_sends(serving: ServeProcess):
     """The door remembers how requests begin; the first id over HTTP makes it look at them again."""
     address = serving.kafka
     make_topic(address, "t")
@@ -246,7 +246,7 @@ def test_within_a_transaction_ids_are_headers(headrace_broker: Broker):
 # --- through kill -9 --------------------------------------------------------------------------------------------------
 
 
-def test_a_retry_after_kill(serving: Serving):
+def test_a_retry_after_kill(serving: ServeProcess):
     make_topic(serving.kafka, "t", 3)
     first = post(serving.addresses["http"], {"value": "by http", "dedup_id": "1"})
     raw = Raw(serving.addresses["nsq"], headrace=1)
@@ -274,7 +274,7 @@ def test_a_retry_after_kill(serving: Serving):
 class Publisher(threading.Thread):
     """Publishes numbers one after the other, each until it is answered, over connections that break."""
 
-    def __init__(self, serving: Serving, name: str, stop: threading.Event) -> None:
+    def __init__(self, serving: ServeProcess, name: str, stop: threading.Event) -> None:
         super().__init__(name=name)
         self.serving = serving
         self.stop = stop
@@ -308,7 +308,7 @@ class Publisher(threading.Thread):
             assert self.raw.ask("PUB", "t", body=extended(None, text.encode(), [(NAME, text.encode())])) == b"OK"
 
 
-def kill_again_and_again(serving: Serving, kills: int) -> tuple[list[str], list[str]]:
+def kill_again_and_again(serving: ServeProcess, kills: int) -> tuple[list[str], list[str]]:
     """Which numbers are there more than once in the end, and which were acknowledged and are not."""
     rng = Random(7)
     stop = threading.Event()
@@ -335,7 +335,7 @@ def kill_again_and_again(serving: Serving, kills: int) -> tuple[list[str], list[
 
 
 @pytest.mark.parametrize("durability", ["sync", "async"])
-def test_kills_in_a_loop(serving: Serving, durability: str):
+def test_kills_in_a_loop(serving: ServeProcess, durability: str):
     """Every number is there exactly once, though clients repeat whatever they got no answer to."""
     make_topic(serving.kafka, "t", 2, durability=durability)
     twice, lost = kill_again_and_again(serving, 4)
@@ -343,7 +343,7 @@ def test_kills_in_a_loop(serving: Serving, durability: str):
     assert not lost, f"{lost[:5]} were acknowledged and are lost"
 
 
-def test_without_a_window_the_same_clients_store_twice(serving: Serving):
+def test_without_a_window_the_same_clients_store_twice(serving: ServeProcess):
     """The check above can fail."""
     make_topic(serving.kafka, "t", 2, **{"deduplication.window.ms": "0"})
     twice, lost = kill_again_and_again(serving, 1)

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 from confluent_kafka.cimpl import Message
-from tests.serving import Serving
+from tests.serving import ServeProcess
 
 from headrace.embedded import Broker
 
@@ -146,7 +146,7 @@ def test_clients_may_not_write_to_the_timer(headrace_broker: Broker, admin: Admi
 
 def test_delayed_messages_survive_kills(tmp_path: Path) -> None:
     """Killed while messages wait and while they are fired: each comes once, whatever came due meanwhile too."""
-    with Serving(tmp_path / "data") as serving:
+    with ServeProcess(tmp_path / "data") as serving:
         make_topic(AdminClient({"bootstrap.servers": serving.kafka}), "t", delay="true")
         producer = Producer({"bootstrap.servers": serving.kafka, "linger.ms": 5})
         due: dict[bytes, int] = {}

@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka import Message as ConfluentMessage
 from kafka import KafkaProducer
 from tests.clients.trio import CLIENTS, make_topic
-from tests.serving import Serving
+from tests.serving import ServeProcess
 from tests.waiting import wait_until
 
 DISK = 24 << 20
@@ -111,7 +111,7 @@ def takes_writes(address: str, topic: str, acknowledged: Acknowledged) -> bool:
 
 @pytest.mark.parametrize("durability", ["sync", "async"])
 def test_a_full_disk(disk: Path, tmp_path: Path, durability: str) -> None:
-    with Serving(tmp_path / "data", "--durability", durability, *SMALL) as broker:
+    with ServeProcess(tmp_path / "data", "--durability", durability, *SMALL) as broker:
         make_topic(broker.kafka, "t")
         acknowledged = fill(broker.kafka, "t", 0)
         assert len(acknowledged) > 20
@@ -138,7 +138,7 @@ def test_a_full_disk(disk: Path, tmp_path: Path, durability: str) -> None:
 
 @pytest.mark.parametrize("durability", ["sync", "async"])
 async def test_what_the_clients_say(disk: Path, tmp_path: Path, durability: str) -> None:
-    with Serving(tmp_path / "data", "--durability", durability, *SMALL) as broker:
+    with ServeProcess(tmp_path / "data", "--durability", durability, *SMALL) as broker:
         make_topic(broker.kafka, "t")
         fill(broker.kafka, "t", 0)
 
@@ -166,7 +166,7 @@ async def test_what_the_clients_say(disk: Path, tmp_path: Path, durability: str)
 
 @pytest.mark.parametrize("durability", ["sync", "async"])
 def test_an_idempotent_producer_waits_for_room(disk: Path, tmp_path: Path, durability: str) -> None:
-    with Serving(tmp_path / "data", "--durability", durability, *SMALL) as broker:
+    with ServeProcess(tmp_path / "data", "--durability", durability, *SMALL) as broker:
         make_topic(broker.kafka, "t")
         fill(broker.kafka, "t", 0)
         make_topic(broker.kafka, "once")
@@ -212,7 +212,7 @@ def test_committed_offsets_stay(disk: Path, tmp_path: Path) -> None:
         consumer.close()
         return told.offset
 
-    with Serving(tmp_path / "data", "--offsets-partitions", "1", *SMALL) as broker:
+    with ServeProcess(tmp_path / "data", "--offsets-partitions", "1", *SMALL) as broker:
         make_topic(broker.kafka, "t")
         assert commit(1)
         fill(broker.kafka, "t", 0)

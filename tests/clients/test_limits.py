@@ -31,7 +31,7 @@ from kio.serial import entity_reader, entity_writer
 from tests.clients.trio import CLIENTS, Message, make_topic, numbered, values
 from tests.doors.kafka.asking import KEYS, build
 from tests.doors.kafka.wired import frame
-from tests.serving import Serving
+from tests.serving import ServeProcess
 from tests.waiting import SECONDS, wait_until
 
 from headrace.doors.kafka.registry import API_VERSIONS, APIS
@@ -156,9 +156,9 @@ def works(address: str) -> None:
 
 
 @pytest.fixture
-def serving(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Serving]:
+def serving(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ServeProcess]:
     flags = getattr(request, "param", ())
-    with Serving(tmp_path / "data", *flags) as broker:
+    with ServeProcess(tmp_path / "data", *flags) as broker:
         # What is imported when first used is no cost of what is measured here.
         works(broker.kafka)
         yield broker
@@ -172,7 +172,7 @@ def serve(*flags: str) -> pytest.MarkDecorator:
 # --- connections ------------------------------------------------------------------------------------------------------
 
 
-def hold(broker: Serving, count: int) -> tuple[int, int]:
+def hold(broker: ServeProcess, count: int) -> tuple[int, int]:
     """Hold connections that have asked something: the memory of one after a greeting, and after all kinds of work."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -214,7 +214,7 @@ def batch_of(*contents: bytes, **more: Any) -> bytes:
     return bytes(records.build([(now, b"key", each, []) for each in contents], **more))
 
 
-def test_a_thousand_idle_connections(serving: Serving) -> None:
+def test_a_thousand_idle_connections(serving: ServeProcess) -> None:
     idle, full = hold(serving, 1_000)
     assert idle <= IDLE_CONNECTION_BYTES
     assert full <= FULL_CONNECTION_BYTES
@@ -222,14 +222,14 @@ def test_a_thousand_idle_connections(serving: Serving) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_ten_thousand_idle_connections(serving: Serving) -> None:
+def test_ten_thousand_idle_connections(serving: ServeProcess) -> None:
     idle, full = hold(serving, 10_000)
     assert idle <= IDLE_CONNECTION_BYTES
     assert full <= FULL_CONNECTION_BYTES
 
 
 @serve("--connections-max", "50")
-def test_connections_beyond_the_bound_are_closed_and_the_others_are_not(serving: Serving) -> None:
+def test_connections_beyond_the_bound_are_closed_and_the_others_are_not(serving: ServeProcess) -> None:
     with ExitStack() as stack:
         held = [stack.enter_context(closing(Raw(serving.kafka))) for _ in range(60)]
         # Accepted in this order: what was refused is known once one of the last is answered or closed.
@@ -254,7 +254,7 @@ def answered(address: str) -> bool:
 
 
 @serve("--connections-idle-ms", "1500")
-def test_idle_connections_are_closed(serving: Serving) -> None:
+def test_idle_connections_are_closed(serving: ServeProcess) -> None:
     began = time.monotonic()
     with closing(Raw(serving.kafka)) as silent, closing(Raw(serving.kafka)) as cut, closing(Raw(serving.kafka)) as live:
         cut.send(b"\0\0\0")
@@ -272,7 +272,7 @@ def test_idle_connections_are_closed(serving: Serving) -> None:
     indirect=True,
     ids=["files", "memory"],
 )
-def test_a_client_that_never_reads_its_reply_is_closed(serving: Serving) -> None:
+def test_a_client_that_never_reads_its_reply_is_closed(serving: ServeProcess) -> None:
     make_topic(serving.kafka, "unread", durability="async")
     CLIENTS["confluent"].write(serving.kafka, "unread", [Message(bytes(900_000)) for _ in range(40)])
     with closing(Raw(serving.kafka)) as raw:
@@ -280,7 +280,7 @@ def test_a_client_that_never_reads_its_reply_is_closed(serving: Serving) -> None
         wait_until(lambda: connections_to(serving) == 0, seconds=10)
 
 
-def connections_to(broker: Serving) -> int:
+def connections_to(broker: ServeProcess) -> int:
     """Established connections at the broker's port, from its side."""
     port = int(broker.kafka.rpartition(":")[2])
     lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
@@ -293,7 +293,7 @@ def connections_to(broker: Serving) -> int:
 @pytest.mark.parametrize("durability", ["async", "sync"])
 def test_a_lack_of_descriptors_passes(tmp_path: Path, durability: str) -> None:
     flags = ("--durability", durability, "--log-segment-bytes", "5000", "--direct-bytes", "1000")
-    with Serving(tmp_path / "data", *flags) as broker:
+    with ServeProcess(tmp_path / "data", *flags) as broker:
         make_topic(broker.kafka, "t")
         works(broker.kafka)
         with closing(Raw(broker.kafka)) as raw:
@@ -314,7 +314,7 @@ def test_a_lack_of_descriptors_passes(tmp_path: Path, durability: str) -> None:
 
 def test_the_limit_of_open_files_is_raised_and_respected(tmp_path: Path) -> None:
     limited = ("bash", "-c", 'ulimit -Sn 50; ulimit -Hn 200; exec "$@"', "sh")
-    with Serving(tmp_path / "data", "--open-files-max", "100", under=limited) as broker, ExitStack() as stack:
+    with ServeProcess(tmp_path / "data", "--open-files-max", "100", under=limited) as broker, ExitStack() as stack:
         assert resource.prlimit(broker.pid, resource.RLIMIT_NOFILE) == (200, 200)
         # 200, less 64 of its own and what was open before, of which a third is for segments.
         told = re.search(r"all doors together take (\d+) connections", broker.words())
@@ -337,7 +337,7 @@ def test_connections_of_all_doors_leave_the_log_its_descriptors(tmp_path: Path) 
     flags = [word for door in doors for word in (f"--{door}", "127.0.0.1:0")]
     data = tmp_path / "data"
     settings = ("--checkpoint-ms", "100", "--log-segment-bytes", "5000", "--direct-bytes", "1000")
-    with Serving(data, *flags, *settings, under=limited) as broker, ExitStack() as stack:
+    with ServeProcess(data, *flags, *settings, under=limited) as broker, ExitStack() as stack:
         make_topic(broker.kafka, "t", 150)
         raw = stack.enter_context(closing(Raw(broker.kafka)))
         acknowledged = 0
@@ -368,7 +368,7 @@ def test_connections_of_all_doors_leave_the_log_its_descriptors(tmp_path: Path) 
 
 
 @serve("--request-max-bytes", "100000")
-def test_a_request_at_the_edge(serving: Serving) -> None:
+def test_a_request_at_the_edge(serving: ServeProcess) -> None:
     def asking(size: int) -> bytes:
         """A request whose length field says exactly `size`, filled up by a tagged field that nobody knows."""
         body = METADATA[4:-1]
@@ -385,7 +385,7 @@ def test_a_request_at_the_edge(serving: Serving) -> None:
         assert raw.closed
 
 
-def test_lengths_that_are_announced_cost_nothing(serving: Serving) -> None:
+def test_lengths_that_are_announced_cost_nothing(serving: ServeProcess) -> None:
     before = reset_peak(serving.pid)
     with ExitStack() as stack:
         for _ in range(200):
@@ -398,7 +398,7 @@ def test_lengths_that_are_announced_cost_nothing(serving: Serving) -> None:
     works(serving.kafka)
 
 
-def test_what_was_sent_of_cut_requests_is_given_back(serving: Serving) -> None:
+def test_what_was_sent_of_cut_requests_is_given_back(serving: ServeProcess) -> None:
     works(serving.kafka)
     before = memory(serving.pid)
     for _ in range(4):
@@ -418,7 +418,7 @@ def huge(flexible: bool) -> list[bytes]:
     return [b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\0\x10\0\0"]
 
 
-def test_array_lengths_that_are_announced_cost_nothing_in_any_api(serving: Serving) -> None:
+def test_array_lengths_that_are_announced_cost_nothing_in_any_api(serving: ServeProcess) -> None:
     def throw() -> None:
         for api in APIS.values():
             for version in {api.oldest, api.newest}:
@@ -437,7 +437,7 @@ def test_array_lengths_that_are_announced_cost_nothing_in_any_api(serving: Servi
     assert memory(serving.pid, "VmHWM") - before < 30 * MIB
 
 
-def test_elements_that_are_really_sent_are_bounded(serving: Serving) -> None:
+def test_elements_that_are_really_sent_are_bounded(serving: ServeProcess) -> None:
     # Arrays in arrays: a byte sent is an element, and an element is a hundred bytes of memory and a microsecond.
     def asking(resources: int, keys: int) -> bytes:
         one = b"\x02\x02t" + varint(keys + 1) + b"\x01" * keys + b"\0"
@@ -483,7 +483,7 @@ def bomb(codec: int, size: int) -> bytes:
 
 
 @serve("--decompressed-max-bytes", "10000000")
-def test_decompression_bombs_are_refused_where_records_are_read(serving: Serving) -> None:
+def test_decompression_bombs_are_refused_where_records_are_read(serving: ServeProcess) -> None:
     make_topic(serving.kafka, "compacted", cleanup_policy="compact", max_message_bytes=30_000_000)
     make_topic(serving.kafka, "plain", max_message_bytes=30_000_000)
     with closing(Raw(serving.kafka)) as raw:
@@ -499,7 +499,7 @@ def test_decompression_bombs_are_refused_where_records_are_read(serving: Serving
 
 
 @serve("--message-max-bytes", "5000")
-def test_a_batch_at_the_edge(serving: Serving) -> None:
+def test_a_batch_at_the_edge(serving: ServeProcess) -> None:
     make_topic(serving.kafka, "broker-says")
     make_topic(serving.kafka, "topic-says", max_message_bytes=7_000)
 
@@ -516,7 +516,7 @@ def test_a_batch_at_the_edge(serving: Serving) -> None:
 
 
 @serve("--offset-metadata-max-bytes", "100")
-def test_the_metadata_of_an_offset_at_the_edge(serving: Serving) -> None:
+def test_the_metadata_of_an_offset_at_the_edge(serving: ServeProcess) -> None:
     make_topic(serving.kafka, "t")
     place = PyPartition("t", 0)
     consumer = KafkaConsumer(bootstrap_servers=serving.kafka, group_id="g", enable_auto_commit=False)
@@ -533,7 +533,7 @@ def test_the_metadata_of_an_offset_at_the_edge(serving: Serving) -> None:
 
 
 @pytest.mark.parametrize("durability", ["async", "sync"])
-def test_readers_that_never_read_cost_little(serving: Serving, durability: str) -> None:
+def test_readers_that_never_read_cost_little(serving: ServeProcess, durability: str) -> None:
     make_topic(serving.kafka, "big", durability=durability)
     for _ in range(2):
         CLIENTS["confluent"].write(serving.kafka, "big", [Message(bytes(900_000)) for _ in range(40)])
@@ -554,7 +554,7 @@ def test_readers_that_never_read_cost_little(serving: Serving, durability: str) 
 # --- senders ----------------------------------------------------------------------------------------------------------
 
 
-def test_slow_senders_hold_nobody_up(serving: Serving) -> None:
+def test_slow_senders_hold_nobody_up(serving: ServeProcess) -> None:
     whole = request("produce", 9, **produce_fields("slow", batch_of(b"x" * 1000)))
     make_topic(serving.kafka, "slow")
     with ExitStack() as stack:
@@ -594,7 +594,7 @@ GARBAGE: dict[str, Callable[[], bytes]] = {
 }
 
 
-def test_other_protocols_are_closed_and_nothing_else(serving: Serving) -> None:
+def test_other_protocols_are_closed_and_nothing_else(serving: ServeProcess) -> None:
     with closing(Raw(serving.kafka)) as fine:
         for garbage in GARBAGE.values():
             with closing(Raw(serving.kafka)) as raw:
@@ -604,7 +604,7 @@ def test_other_protocols_are_closed_and_nothing_else(serving: Serving) -> None:
     assert '"error"' not in serving.words().lower()
 
 
-def test_random_bytes(serving: Serving) -> None:
+def test_random_bytes(serving: ServeProcess) -> None:
     chance = random.Random(5)
     with closing(Raw(serving.kafka)) as fine:
         for _ in range(300):

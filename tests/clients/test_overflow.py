@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from kafka import KafkaProducer
 from kafka.errors import PolicyViolationError
 from tests.clients.trio import CLIENTS, PATIENCE, How, Message, make_topic, numbered, values
-from tests.serving import Serving
+from tests.serving import ServeProcess
 from tests.waiting import wait_until
 
 from headrace.embedded import Broker
@@ -224,7 +224,7 @@ def test_a_running_producer_feels_a_change(headrace_broker: Broker) -> None:
 
 
 def test_a_blocked_producer_outlives_a_restart(tmp_path: Path) -> None:
-    with Serving(
+    with ServeProcess(
         tmp_path / "data", "--nsq", "off", "--nsq-http", "off", "--lookup", "off", "--lookup-http", "off"
     ) as broker:
         make_topic(broker.kafka, "t", overflow="block", overflow_lag=5, overflow_group="readers")

@@ -11,7 +11,7 @@ from kafka import KafkaProducer
 from kafka.errors import InvalidRecordError
 from kafka.errors import KafkaError as PyError
 from tests.clients.trio import make_topic
-from tests.serving import Serving
+from tests.serving import ServeProcess
 
 BAD = (2, 5)
 COUNT = 8
@@ -19,7 +19,7 @@ COUNT = 8
 
 @pytest.fixture
 def address(tmp_path: Path) -> Iterator[str]:
-    with Serving(tmp_path / "data") as serving:
+    with ServeProcess(tmp_path / "data") as serving:
         make_topic(serving.kafka, "rain", cleanup_policy="compact")
         yield serving.kafka
 

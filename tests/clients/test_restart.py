@@ -21,13 +21,13 @@ from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.structs import TopicPartition as PyPartition
 from tests.clients.trio import CLIENTS, PATIENCE, Message, make_topic, numbered, values
-from tests.serving import Serving
+from tests.serving import ServeProcess
 
 PARTITIONS = 2
 QUICK = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "log_level": 0}
 
 
-def restart_cleanly(broker: Serving) -> None:
+def restart_cleanly(broker: ServeProcess) -> None:
     """Stop cleanly and start again at the same address."""
     broker.stop()
     assert (broker.data / "clean-shutdown").exists()
@@ -50,7 +50,7 @@ def epochs(address: str, topic: str, count: int) -> list[int | None]:
 
 @pytest.mark.parametrize("durability", ["sync", "async"])
 def test_stops_under_load(tmp_path: Path, durability: str) -> None:
-    with Serving(tmp_path / "data", "--durability", durability) as broker:
+    with ServeProcess(tmp_path / "data", "--durability", durability) as broker:
         for topic in ("librdkafka", "kafka-python", "aiokafka"):
             make_topic(broker.kafka, topic, PARTITIONS)
         ending = threading.Event()
@@ -144,7 +144,7 @@ def test_stops_under_load(tmp_path: Path, durability: str) -> None:
 
 
 def test_only_a_crash_raises_the_epoch(tmp_path: Path) -> None:
-    with Serving(tmp_path / "data") as broker:
+    with ServeProcess(tmp_path / "data") as broker:
         make_topic(broker.kafka, "t")
         CLIENTS["confluent"].write(broker.kafka, "t", [Message(b"before")])
         restart_cleanly(broker)
@@ -160,7 +160,7 @@ def test_only_a_crash_raises_the_epoch(tmp_path: Path) -> None:
 
 def test_consumers_live_through_a_restart(tmp_path: Path) -> None:
     """Three consumers, without and with a group, that keep their place: each message once, before and after."""
-    with Serving(tmp_path / "data") as broker:
+    with ServeProcess(tmp_path / "data") as broker:
         make_topic(broker.kafka, "t")
         CLIENTS["confluent"].write(broker.kafka, "t", numbered(10))
 
@@ -192,7 +192,7 @@ def test_consumers_live_through_a_restart(tmp_path: Path) -> None:
 
 
 async def test_an_aiokafka_consumer_lives_through_a_restart(tmp_path: Path) -> None:
-    with Serving(tmp_path / "data") as broker:
+    with ServeProcess(tmp_path / "data") as broker:
         make_topic(broker.kafka, "t")
         await asyncio.to_thread(CLIENTS["confluent"].write, broker.kafka, "t", numbered(10))
         consumer = AIOKafkaConsumer(bootstrap_servers=broker.kafka)
@@ -233,7 +233,7 @@ def test_a_group_resumes_where_it_committed_at_another_address(tmp_path: Path, c
         consumer.close()
         return found
 
-    with Serving(tmp_path / "data") as broker:
+    with ServeProcess(tmp_path / "data") as broker:
         make_topic(broker.kafka, "t")
         CLIENTS["confluent"].write(broker.kafka, "t", numbered(20))
         cluster = AdminClient({"bootstrap.servers": broker.kafka}).list_topics(timeout=PATIENCE).cluster_id

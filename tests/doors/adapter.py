@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 
-class Refused(Exception):
+class DoorRefused(Exception):
     """The door refused a message: its own code and words."""
 
 

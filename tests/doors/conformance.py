@@ -39,10 +39,10 @@ from uuid import uuid4
 
 import pytest
 from tests.clients.nsq.raw import Raw
-from tests.doors.adapter import Client, Consumer, Refused
+from tests.doors.adapter import Client, Consumer, DoorRefused
 from tests.doors.load import Load
 from tests.doors.reference import GROUP, Reference
-from tests.serving import Serving
+from tests.serving import ServeProcess
 from tests.waiting import SECONDS, wait_until
 
 CAPABILITIES = {
@@ -96,13 +96,13 @@ class Conformance:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def broker(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    def broker(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
         with cls.serving(tmp_path_factory.mktemp("door") / "data") as broker:
             yield broker
 
     @pytest.fixture(scope="class")
     @classmethod
-    def reference(cls, broker: Serving) -> Iterator[Reference]:
+    def reference(cls, broker: ServeProcess) -> Iterator[Reference]:
         with closing(Reference(broker)) as reference:
             yield reference
 
@@ -111,16 +111,16 @@ class Conformance:
         return f"t-{uuid4().hex[:12]}"
 
     @pytest.fixture
-    def publisher(self, broker: Serving) -> Iterator[Client]:
+    def publisher(self, broker: ServeProcess) -> Iterator[Client]:
         with self.publishing(broker) as publisher:
             yield publisher
 
     @classmethod
-    def serving(cls, data: Path, *more: str) -> Serving:
-        return Serving(data, *FIRST_FLAGS, *cls.flags, *more, program=cls.program)
+    def serving(cls, data: Path, *more: str) -> ServeProcess:
+        return ServeProcess(data, *FIRST_FLAGS, *cls.flags, *more, program=cls.program)
 
     @contextmanager
-    def publishing(self, broker: Serving) -> Iterator[Client]:
+    def publishing(self, broker: ServeProcess) -> Iterator[Client]:
         publisher = self.client(broker.addresses[self.door])
         try:
             yield publisher
@@ -128,7 +128,7 @@ class Conformance:
             publisher.close()
 
     @contextmanager
-    def consuming(self, broker: Serving, topic: str, queue: str = "q") -> Iterator[Consumer]:
+    def consuming(self, broker: ServeProcess, topic: str, queue: str = "q") -> Iterator[Consumer]:
         consumer = self.consumer(broker.addresses[self.door], topic, queue)
         try:
             yield consumer
@@ -144,7 +144,7 @@ class Conformance:
         return capability not in self.lacks
 
     def refuses(self, what: str) -> Any:
-        return pytest.raises(Refused, match=self.errors[what])
+        return pytest.raises(DoorRefused, match=self.errors[what])
 
     def test_every_capability_is_there_or_declared(self) -> None:
         assert set(self.lacks) <= set(CAPABILITIES)
@@ -162,7 +162,7 @@ class Conformance:
     # --- publishing ---
 
     def test_what_is_published_is_read_through_other_doors(
-        self, broker: Serving, reference: Reference, publisher: Client, topic: str
+        self, broker: ServeProcess, reference: Reference, publisher: Client, topic: str
     ) -> None:
         reference.make_topic(topic)
         values = [b"plain", bytes(range(256)), "ü".encode() * 100, b"x" * 9_000]
@@ -180,7 +180,9 @@ class Conformance:
         publisher.publish(topic, b"first")
         assert reference.values(topic) == [b"first"]
 
-    def test_messages_of_one_publisher_stay_in_order(self, broker: Serving, reference: Reference, topic: str) -> None:
+    def test_messages_of_one_publisher_stay_in_order(
+        self, broker: ServeProcess, reference: Reference, topic: str
+    ) -> None:
         reference.make_topic(topic)
         address = broker.addresses[self.door]
         loads = {name: Load(self.client(address), topic, self.has("batches"), name) for name in ("one", "two")}
@@ -239,7 +241,7 @@ class Conformance:
         failed = publisher.publish_to(topic, {0: b"zero", 1: b"x" * 2 * LIMIT, 2: b"two"})
         assert list(failed) == [1]
         with self.refuses("too large"):
-            raise Refused(failed[1])
+            raise DoorRefused(failed[1])
         assert reference.values(topic) == [b"zero", b"two"]
 
     # --- later, and once ---
@@ -294,7 +296,7 @@ class Conformance:
         assert reference.values(topic) == [b"0", b"1", b"2", b"3"]
 
     def test_block_lets_one_publisher_wait_and_no_other(
-        self, broker: Serving, reference: Reference, publisher: Client, topic: str
+        self, broker: ServeProcess, reference: Reference, publisher: Client, topic: str
     ) -> None:
         reference.make_topic(topic, overflow="block", overflow_lag=2, overflow_group=GROUP, overflow_block_ms=120_000)
         reference.make_topic(f"{topic}-other")
@@ -324,7 +326,7 @@ class Conformance:
     # --- queues ---
 
     def test_consumers_share_a_queue_and_settle_it(
-        self, broker: Serving, reference: Reference, publisher: Client, topic: str
+        self, broker: ServeProcess, reference: Reference, publisher: Client, topic: str
     ) -> None:
         self.needs("queues")
         reference.make_topic(topic)
@@ -344,7 +346,7 @@ class Conformance:
 
             wait_until(settled, lambda: figures)
 
-    def test_a_message_sent_back_comes_again(self, broker: Serving, reference: Reference, topic: str) -> None:
+    def test_a_message_sent_back_comes_again(self, broker: ServeProcess, reference: Reference, topic: str) -> None:
         self.needs("queues")
         reference.make_topic(topic)
         reference.publish(topic, b"again")
@@ -359,7 +361,7 @@ class Conformance:
             consumer.finish(third)
             wait_until(lambda: reference.queue(topic, "q")["finished"] == 1)
 
-    def test_attempts_end_in_the_dead_letters(self, broker: Serving, reference: Reference, topic: str) -> None:
+    def test_attempts_end_in_the_dead_letters(self, broker: ServeProcess, reference: Reference, topic: str) -> None:
         self.needs("queues")
         reference.make_topic(topic)
         reference.ask("PUT", f"/v1/topics/{topic}/queues/q", {"settings": {"max_attempts": 2}})
@@ -381,12 +383,12 @@ class Conformance:
     # --- the end of a broker ---
 
     def test_what_was_acknowledged_survives_a_kill(self, tmp_path: Path, topic: str) -> None:
-        self._end_under_load(tmp_path, topic, Serving.kill)
+        self._end_under_load(tmp_path, topic, ServeProcess.kill)
 
     def test_a_stop_under_load_loses_nothing_and_leaves_nothing_to_recover(self, tmp_path: Path, topic: str) -> None:
-        self._end_under_load(tmp_path, topic, Serving.stop)
+        self._end_under_load(tmp_path, topic, ServeProcess.stop)
 
-    def _end_under_load(self, tmp_path: Path, topic: str, end: Callable[[Serving], None]) -> None:
+    def _end_under_load(self, tmp_path: Path, topic: str, end: Callable[[ServeProcess], None]) -> None:
         with self.serving(tmp_path / "data") as broker, closing(Reference(broker)) as reference:
             reference.make_topic(topic)
             load = Load(self.client(broker.addresses[self.door]), topic, self.has("batches"))
@@ -395,11 +397,11 @@ class Conformance:
             load.abandon()
             broker.start()
             load.check(reference.values(topic), self.has("all or nothing"))
-            assert ('"recovered"' in broker.words()) == (end is Serving.kill)
+            assert ('"recovered"' in broker.words()) == (end is ServeProcess.kill)
 
     # --- clients that misbehave ---
 
-    def test_garbage_hurts_its_sender_alone(self, broker: Serving, reference: Reference, topic: str) -> None:
+    def test_garbage_hurts_its_sender_alone(self, broker: ServeProcess, reference: Reference, topic: str) -> None:
         reference.make_topic(topic)
         count = 0
         with self.publishing(broker) as steady:
@@ -416,11 +418,11 @@ class Conformance:
             fresh.publish(topic, b"x")
         assert len(reference.values(topic)) == count + 2
 
-    def _connect(self, broker: Serving) -> socket.socket:
+    def _connect(self, broker: ServeProcess) -> socket.socket:
         host, _, port = broker.addresses[self.door].rpartition(":")
         return socket.create_connection((host, int(port)), timeout=SECONDS)
 
-    def _send_garbage(self, broker: Serving, garbage: bytes) -> None:
+    def _send_garbage(self, broker: ServeProcess, garbage: bytes) -> None:
         with self._connect(broker) as sock, suppress(ConnectionError):
             sock.sendall(garbage)
             sock.shutdown(socket.SHUT_WR)

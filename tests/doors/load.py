@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from tests.doors.adapter import Client, Refused
+from tests.doors.adapter import Client, DoorRefused
 from tests.waiting import SECONDS, wait_until
 
 LOAD = 40
@@ -37,7 +37,7 @@ class Load:
                 else:
                     self._client.publish_all(self._topic, self.tried[-1])
                 self.acknowledged.append(self.tried[-1])
-        except (Refused, OSError):
+        except (DoorRefused, OSError):
             pass
         except BaseException as error:
             self.failure = error

@@ -13,7 +13,7 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from confluent_kafka.cimpl import Message
-from tests.serving import Serving
+from tests.serving import ServeProcess
 from tests.waiting import SECONDS, wait_until
 
 GROUP = "readers"
@@ -23,7 +23,7 @@ GROUP = "readers"
 class Reference:
     """Topics are made and read here. It outlives restarts of the broker."""
 
-    def __init__(self, broker: Serving) -> None:
+    def __init__(self, broker: ServeProcess) -> None:
         self._broker = broker
         settings = {"bootstrap.servers": broker.kafka, "log_level": 0, "reconnect.backoff.max.ms": 200}
         self._admin = AdminClient(settings)

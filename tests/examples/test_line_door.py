@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-from tests.doors.adapter import Client, Consumer, Delivery, Refused
+from tests.doors.adapter import Client, Consumer, Delivery, DoorRefused
 from tests.doors.conformance import Conformance
 from tests.waiting import SECONDS
 
@@ -36,7 +36,7 @@ class Lines:
         self.send(*words)
         answer = self.read()
         if answer != ["OK"]:
-            raise Refused(" ".join(answer))
+            raise DoorRefused(" ".join(answer))
 
     def close(self) -> None:
         self._socket.shutdown(socket.SHUT_RDWR)

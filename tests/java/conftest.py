@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from bench.peers import jars
-from tests.serving import Serving
+from tests.serving import ServeProcess
 
 SECONDS = 90
 
@@ -48,10 +48,10 @@ def java() -> Java:
 
 
 @pytest.fixture(scope="module")
-def broker(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+def broker(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
     """One broker for a module: tests name their topics and groups apart."""
     folder: Path = tmp_path_factory.mktemp("java")
-    with Serving(folder / "data") as serving:
+    with ServeProcess(folder / "data") as serving:
         yield serving
         # A clean stop is part of what is tested.
         serving.stop()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.java.conftest import Java
-from tests.serving import Serving
+from tests.serving import ServeProcess
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
 
@@ -23,7 +23,7 @@ def numbers(first: int, last: int) -> str:
     return "".join(f"{number}\n" for number in range(first, last + 1))
 
 
-def test_topics(java: Java, broker: Serving) -> None:
+def test_topics(java: Java, broker: ServeProcess) -> None:
     def topics(*arguments: str) -> str:
         return java(TOPICS, "--bootstrap-server", broker.kafka, *arguments)
 
@@ -40,7 +40,7 @@ def test_topics(java: Java, broker: Serving) -> None:
     assert "rivers" not in topics("--list").splitlines()
 
 
-def test_settings_of_topics_and_brokers(java: Java, broker: Serving) -> None:
+def test_settings_of_topics_and_brokers(java: Java, broker: ServeProcess) -> None:
     def topic_configs(*arguments: str) -> str:
         entity = ("--entity-type", "topics", "--entity-name", "lakes")
         return java(CONFIGS, "--bootstrap-server", broker.kafka, *entity, *arguments)
@@ -58,7 +58,7 @@ def test_settings_of_topics_and_brokers(java: Java, broker: Serving) -> None:
     assert "message.max.bytes=" in java(CONFIGS, "--bootstrap-server", broker.kafka, *of_broker)
 
 
-def test_settings_that_change_while_the_broker_runs(java: Java, broker: Serving) -> None:
+def test_settings_that_change_while_the_broker_runs(java: Java, broker: ServeProcess) -> None:
     def configs(*arguments: str) -> str:
         return java(CONFIGS, "--bootstrap-server", broker.kafka, *arguments)
 
@@ -84,7 +84,7 @@ def test_settings_that_change_while_the_broker_runs(java: Java, broker: Serving)
     assert "log.retention.ms" not in configs(*everywhere, "--describe")
 
 
-def test_the_quorum_and_client_metrics(java: Java, broker: Serving) -> None:
+def test_the_quorum_and_client_metrics(java: Java, broker: ServeProcess) -> None:
     quorum = "org.apache.kafka.tools.MetadataQuorumCommand"
     said = java(quorum, "--bootstrap-server", broker.kafka, "describe", "--status")
     assert re.search(r"LeaderId:\s+0\b", said)
@@ -95,7 +95,7 @@ def test_the_quorum_and_client_metrics(java: Java, broker: Serving) -> None:
     assert java(metrics, "--bootstrap-server", broker.kafka, "--list").strip() == ""
 
 
-def test_console_producer_and_consumer_with_keys_and_headers(java: Java, broker: Serving) -> None:
+def test_console_producer_and_consumer_with_keys_and_headers(java: Java, broker: ServeProcess) -> None:
     given = "".join(f"origin:spring\t{number}\tdrop {number}\n" for number in range(200))
     properties = ("--reader-property", "parse.key=true", "--reader-property", "parse.headers=true")
     arguments = ("--topic", "console", *properties, "--compression-codec", "zstd")
@@ -111,7 +111,7 @@ def test_console_producer_and_consumer_with_keys_and_headers(java: Java, broker:
     assert lines == [f"Offset:{number}\torigin:spring\t{number}\tdrop {number}" for number in range(200)]
 
 
-def test_groups_are_listed_described_and_reset(java: Java, broker: Serving) -> None:
+def test_groups_are_listed_described_and_reset(java: Java, broker: ServeProcess) -> None:
     def groups(*arguments: str) -> str:
         return java(GROUPS, "--bootstrap-server", broker.kafka, *arguments)
 
@@ -141,7 +141,7 @@ def test_groups_are_listed_described_and_reset(java: Java, broker: Serving) -> N
     assert "anglers" not in groups("--list").splitlines()
 
 
-def test_offsets_and_deleted_records(java: Java, broker: Serving, tmp_path: Path) -> None:
+def test_offsets_and_deleted_records(java: Java, broker: ServeProcess, tmp_path: Path) -> None:
     def offsets(when: str) -> list[str]:
         return java(OFFSETS, "--bootstrap-server", broker.kafka, "--topic", "ponds", "--time", when).split()
 
@@ -158,7 +158,7 @@ def test_offsets_and_deleted_records(java: Java, broker: Serving, tmp_path: Path
     assert offsets("earliest") == ["ponds:0:20"]
 
 
-def test_log_dirs(java: Java, broker: Serving) -> None:
+def test_log_dirs(java: Java, broker: ServeProcess) -> None:
     java(f"{TOOLS}.ConsoleProducer", "--bootstrap-server", broker.kafka, "--topic", "wells", given=numbers(1, 50))
     arguments = ("--bootstrap-server", broker.kafka, "--describe", "--topic-list", "wells")
     said = json.loads(java(f"{TOOLS}.LogDirsCommand", *arguments).splitlines()[-1])
@@ -171,14 +171,14 @@ def test_log_dirs(java: Java, broker: Serving) -> None:
     assert partition["offsetLag"] == 0
 
 
-def test_api_versions_and_cluster_id(java: Java, broker: Serving) -> None:
+def test_api_versions_and_cluster_id(java: Java, broker: ServeProcess) -> None:
     said = java(f"{TOOLS}.BrokerApiVersionsCommand", "--bootstrap-server", broker.kafka)
     assert f"{broker.kafka} (id: 0" in said
     assert "Fetch(1): 4 to 18 [usable: 18]" in said
     assert "Cluster ID: " in java(f"{TOOLS}.ClusterTool", "cluster-id", "--bootstrap-server", broker.kafka)
 
 
-def test_electing_the_only_replica_is_not_needed(java: Java, broker: Serving) -> None:
+def test_electing_the_only_replica_is_not_needed(java: Java, broker: ServeProcess) -> None:
     java(TOPICS, "--bootstrap-server", broker.kafka, "--create", "--topic", "elected")
     server = ("--bootstrap-server", broker.kafka)
     asked = ("--election-type", "preferred", "--topic", "elected", "--partition", "0")
@@ -186,7 +186,7 @@ def test_electing_the_only_replica_is_not_needed(java: Java, broker: Serving) ->
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_performance_tools(java: Java, broker: Serving, compression: str) -> None:
+def test_performance_tools(java: Java, broker: ServeProcess, compression: str) -> None:
     topic = f"performance-{compression}"
     server = ("--bootstrap-server", broker.kafka)
     load = ("--topic", topic, "--num-records", "50000", "--record-size", "200", "--throughput", "-1")
@@ -197,7 +197,7 @@ def test_performance_tools(java: Java, broker: Serving, compression: str) -> Non
     assert said.splitlines()[-1].split(", ")[4] == "50000"
 
 
-def test_end_to_end_latency(java: Java, broker: Serving) -> None:
+def test_end_to_end_latency(java: Java, broker: ServeProcess) -> None:
     arguments = ("--topic", "latency", "--num-records", "200", "--producer-acks", "all", "--record-size", "100")
     said = java(f"{TOOLS}.EndToEndLatency", "--bootstrap-server", broker.kafka, *arguments)
     assert "Avg latency" in said

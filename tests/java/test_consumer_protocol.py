@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from tests.java.conftest import SECONDS, Java
 from tests.java.test_verifiable import create, events, records
-from tests.serving import Serving
+from tests.serving import ServeProcess
 from tests.waiting import wait_until
 
 import headrace
@@ -38,10 +38,10 @@ A_SECOND = 300
 
 
 @pytest.fixture(scope="module")
-def broker(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+def broker(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
     """A broker whose members are heard often, so that they follow soon."""
     folder = tmp_path_factory.mktemp("consumers")
-    with Serving(folder / "data", "--group-consumer-heartbeat-interval-ms", "300") as serving:
+    with ServeProcess(folder / "data", "--group-consumer-heartbeat-interval-ms", "300") as serving:
         yield serving
 
 
@@ -99,7 +99,7 @@ def rows(table: str) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("assignor", ["uniform", "range"])
 def test_members_come_and_go_and_every_record_is_read_once(
-    java: Java, broker: Serving, tmp_path: Path, assignor: str
+    java: Java, broker: ServeProcess, tmp_path: Path, assignor: str
 ) -> None:
     topic = group = f"flow-{assignor}"
     create(java, broker, topic, 4)
@@ -150,7 +150,7 @@ def test_members_come_and_go_and_every_record_is_read_once(
     assert {row["LAG"] for row in read_from} == {"0"}
 
 
-def assert_shown(java: Java, broker: Serving, group: str, assignor: str, members: tuple[Tool, ...]) -> None:
+def assert_shown(java: Java, broker: ServeProcess, group: str, assignor: str, members: tuple[Tool, ...]) -> None:
     """`kafka-consumer-groups` shows a group whose members have come to rest."""
 
     def groups(*arguments: str) -> list[dict[str, str]]:
@@ -170,7 +170,7 @@ def assert_shown(java: Java, broker: Serving, group: str, assignor: str, members
     assert group not in {row["GROUP"] for row in groups("--list", "--type", "classic")}
 
 
-def test_a_pattern_is_matched_by_the_broker(java: Java, broker: Serving, tmp_path: Path) -> None:
+def test_a_pattern_is_matched_by_the_broker(java: Java, broker: ServeProcess, tmp_path: Path) -> None:
     for topic in ("lake-1", "lake-2", "pond-1"):
         java(f"{TOOLS}.ConsoleProducer", "--bootstrap-server", broker.kafka, "--topic", topic, given=f"of {topic}\n")
     with Tool(java, tmp_path / "said", str(PATTERN), broker.kafka, "anglers", "lake-[0-9]+") as reader:
@@ -182,7 +182,7 @@ def test_a_pattern_is_matched_by_the_broker(java: Java, broker: Serving, tmp_pat
         wait_until(lambda: set(reader.lines) == {"of lake-1", "of lake-2", "of lake-3"}, broker.words, seconds=SECONDS)
 
 
-def test_the_console_consumer_changes_a_group_over_and_back(java: Java, broker: Serving) -> None:
+def test_the_console_consumer_changes_a_group_over_and_back(java: Java, broker: ServeProcess) -> None:
     server = ("--bootstrap-server", broker.kafka, "--topic", "brook")
     java(f"{TOOLS}.ConsoleProducer", *server, given="".join(f"{number}\n" for number in range(30)))
     read = []

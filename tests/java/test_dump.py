@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.java.conftest import Java
-from tests.serving import Serving
+from tests.serving import ServeProcess
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
 
@@ -20,7 +20,7 @@ RECORDS = 30_000
 def data(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a broker leaves behind: idempotent batches in several segments, compressed ones, and committed offsets."""
     folder = tmp_path_factory.mktemp("dump") / "data"
-    with Serving(folder, "--log-segment-bytes", "1000000") as broker:
+    with ServeProcess(folder, "--log-segment-bytes", "1000000") as broker:
         server = ("--bootstrap-server", broker.kafka)
         for topic in ("plain", "zstd"):
             load = ("--topic", topic, "--num-records", str(RECORDS), "--record-size", "100", "--throughput", "-1")

@@ -38,7 +38,7 @@ class Killed(BaseException):
     """Ends a relay where it stands."""
 
 
-class Dying(KafkaPublisher):
+class DyingPublisher(KafkaPublisher):
     """Dies before or behind the first commit of messages, with everything sent."""
 
     late = False
@@ -89,7 +89,7 @@ async def test_each_message_once_whenever_the_relay_dies(kafka: str, engine: Eng
     async with Client(kafka, timeout=10.0) as client:
         await client.admin.create_topic(name, 1)
         add(engine, name, values[:200])
-        dying = Dying(client, name)
+        dying = DyingPublisher(client, name)
         dying.late = late
         with pytest.raises(Killed):
             await Relay(Store(engine, Outbox().tables), dying, name, Settings(messages_max=50))._work()

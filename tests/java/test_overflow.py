@@ -9,7 +9,7 @@ import pytest
 from tests.clients.trio import make_topic
 from tests.java.conftest import SECONDS, Java
 from tests.java.test_verifiable import TOOLS, consumer, events, records
-from tests.serving import Serving
+from tests.serving import ServeProcess
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
 
@@ -17,7 +17,7 @@ MESSAGES = 5_000
 
 
 @pytest.mark.parametrize("idempotent", ["true", "false"])
-def test_block_loses_and_repeats_nothing(java: Java, broker: Serving, tmp_path: Path, idempotent: str) -> None:
+def test_block_loses_and_repeats_nothing(java: Java, broker: ServeProcess, tmp_path: Path, idempotent: str) -> None:
     topic = f"blocked-{idempotent}"
     make_topic(broker.kafka, topic, overflow="block", overflow_lag="500", overflow_group=topic, overflow_block_ms="400")
     # The tool itself turns trying again off.
@@ -41,7 +41,7 @@ def test_block_loses_and_repeats_nothing(java: Java, broker: Serving, tmp_path: 
     assert [offset for _, offset, _ in read] == list(range(MESSAGES))
 
 
-def test_reject_is_an_error_of_its_own(java: Java, broker: Serving) -> None:
+def test_reject_is_an_error_of_its_own(java: Java, broker: ServeProcess) -> None:
     make_topic(broker.kafka, "rejected", overflow="reject", overflow_lag="5", overflow_group="nobody")
     arguments = ("--topic", "rejected", "--max-messages", "200", "--throughput", "50", "--acks", "-1")
     said = events(java(f"{TOOLS}.VerifiableProducer", "--bootstrap-server", broker.kafka, *arguments).splitlines())

@@ -8,7 +8,7 @@ import pytest
 from tests import apache
 from tests.clients.trio import make_topic
 from tests.java.conftest import Java
-from tests.serving import Serving
+from tests.serving import ServeProcess
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
@@ -25,7 +25,7 @@ CASES = {
 }
 
 
-def test_the_producer_is_told_as_by_kafka(java: Java, broker: Serving) -> None:
+def test_the_producer_is_told_as_by_kafka(java: Java, broker: ServeProcess) -> None:
     with apache.running() as beside:
         for name, (config, records) in CASES.items():
             answers = []

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from tests.java.conftest import Java
-from tests.serving import Serving
+from tests.serving import ServeProcess
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
 
@@ -31,7 +31,7 @@ def producer(address: str) -> Producer:
 
 def test_a_repaired_log(java: Java, tmp_path: Path) -> None:
     data = tmp_path / "data"
-    with Serving(data, "--log-segment-bytes", "1048576") as broker:
+    with ServeProcess(data, "--log-segment-bytes", "1048576") as broker:
         transactional = producer(broker.kafka)
         transactional.begin_transaction()
         transactional.produce("t", b"its end is lost", partition=0)

@@ -16,7 +16,7 @@ from bench.peers import jars
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.java.conftest import SECONDS
-from tests.serving import Serving
+from tests.serving import ServeProcess
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
@@ -27,7 +27,7 @@ REPARTITION = "words-KSTREAM-AGGREGATE-STATE-STORE-0000000003-repartition"
 PARTITIONS = 2
 
 
-class Running:
+class JavaProcess:
     """A main class of Streams or Connect beside the test."""
 
     def __init__(self, main: str, *arguments: str, log: Path) -> None:
@@ -46,7 +46,7 @@ class Running:
         self._log = log
         self.start()
 
-    def __enter__(self) -> Running:
+    def __enter__(self) -> JavaProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -68,7 +68,7 @@ class Running:
 class Words:
     """Lines of words for the count, and how often each word was sent."""
 
-    def __init__(self, broker: Serving) -> None:
+    def __init__(self, broker: ServeProcess) -> None:
         self.sent: Counter[str] = Counter()
         self._random = Random(7)
         self._producer = Producer({"bootstrap.servers": broker.kafka, "enable.idempotence": True, "log_level": 0})
@@ -84,7 +84,7 @@ class Words:
 class Counts:
     """The counts that a reader of committed records sees, in the order in which it sees them."""
 
-    def __init__(self, broker: Serving) -> None:
+    def __init__(self, broker: ServeProcess) -> None:
         self.seen: dict[str, list[int]] = {}
         self._consumer = Consumer(
             {"bootstrap.servers": broker.kafka, "group.id": "x", "isolation.level": "read_committed", "log_level": 0}
@@ -100,7 +100,7 @@ class Counts:
 
 
 def test_words_are_counted_exactly_once(tmp_path: Path) -> None:
-    with Serving(tmp_path / "data", "--checkpoint-ms", "700") as broker:
+    with ServeProcess(tmp_path / "data", "--checkpoint-ms", "700") as broker:
         admin = AdminClient({"bootstrap.servers": broker.kafka, "log_level": 0})
         for made in admin.create_topics([NewTopic(INPUT, PARTITIONS, 1), NewTopic(OUTPUT, PARTITIONS, 1)]).values():
             made.result(SECONDS)
@@ -118,7 +118,7 @@ def test_words_are_counted_exactly_once(tmp_path: Path) -> None:
         properties = tmp_path / "words.properties"
         properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         words, counts = Words(broker), Counts(broker)
-        with Running(WORD_COUNT, str(properties), log=tmp_path / "log") as app:
+        with JavaProcess(WORD_COUNT, str(properties), log=tmp_path / "log") as app:
 
             def counted() -> None:
                 wait_until(lambda: counts.come_to(words.sent), app.words, seconds=90)
@@ -145,7 +145,7 @@ def test_words_are_counted_exactly_once(tmp_path: Path) -> None:
         broker.stop()
 
 
-def _start(broker: Serving, topic: str) -> int:
+def _start(broker: ServeProcess, topic: str) -> int:
     """The sum of the first offsets."""
     consumer = Consumer({"bootstrap.servers": broker.kafka, "group.id": "x", "log_level": 0})
     try:
@@ -155,7 +155,7 @@ def _start(broker: Serving, topic: str) -> int:
         consumer.close()
 
 
-def test_connect_copies_a_file_through_a_topic(broker: Serving, tmp_path: Path) -> None:
+def test_connect_copies_a_file_through_a_topic(broker: ServeProcess, tmp_path: Path) -> None:
     source, sink = tmp_path / "source.txt", tmp_path / "sink.txt"
     source.write_text("".join(f"line {number}\n" for number in range(500)))
     plugin = "org.apache.kafka.connect"
@@ -186,5 +186,5 @@ def test_connect_copies_a_file_through_a_topic(broker: Serving, tmp_path: Path) 
     for name, values in settings.items():
         (tmp_path / name).write_text("".join(f"{key}={value}\n" for key, value in values.items()))
     paths = [str(tmp_path / name) for name in settings]
-    with Running(f"{plugin}.cli.ConnectStandalone", *paths, log=tmp_path / "log") as connect:
+    with JavaProcess(f"{plugin}.cli.ConnectStandalone", *paths, log=tmp_path / "log") as connect:
         wait_until(lambda: sink.exists() and sink.read_text() == source.read_text(), connect.words, seconds=SECONDS)

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from tests.java.conftest import SECONDS, Java
-from tests.serving import Serving
+from tests.serving import ServeProcess
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
@@ -24,17 +24,17 @@ DUMP = f"{TOOLS}.DumpLogSegments"
 MESSAGES = 3_000
 
 
-def create(java: Java, broker: Serving, *topics: str) -> None:
+def create(java: Java, broker: ServeProcess, *topics: str) -> None:
     for topic in topics:
         java(f"{TOOLS}.TopicCommand", "--bootstrap-server", broker.kafka, "--create", "--topic", topic)
 
 
-def fill(java: Java, broker: Serving, topic: str, count: int) -> None:
+def fill(java: Java, broker: ServeProcess, topic: str, count: int) -> None:
     given = "".join(f"{number}\n" for number in range(count))
     java(f"{TOOLS}.ConsoleProducer", "--bootstrap-server", broker.kafka, "--topic", topic, given=given)
 
 
-def read(java: Java, broker: Serving, topic: str, *arguments: str) -> list[int]:
+def read(java: Java, broker: ServeProcess, topic: str, *arguments: str) -> list[int]:
     """What a reader of committed records gets, until nothing more comes."""
     said = java(
         f"{TOOLS}.consumer.ConsoleConsumer",
@@ -44,7 +44,7 @@ def read(java: Java, broker: Serving, topic: str, *arguments: str) -> list[int]:
     return [int(line) for line in said.splitlines() if line.isdigit()]
 
 
-def copier(broker: Serving, source: str, target: str, *arguments: str) -> list[str]:
+def copier(broker: ServeProcess, source: str, target: str, *arguments: str) -> list[str]:
     return [
         *("--broker-list", broker.kafka, "--input-topic", source, "--input-partition", "0"),
         *("--output-topic", target, "--consumer-group", f"{target}-copiers", "--transactional-id", f"{target}-id"),
@@ -52,7 +52,7 @@ def copier(broker: Serving, source: str, target: str, *arguments: str) -> list[s
     ]
 
 
-def test_a_copier_that_aborts_at_random_copies_everything_once(java: Java, broker: Serving) -> None:
+def test_a_copier_that_aborts_at_random_copies_everything_once(java: Java, broker: ServeProcess) -> None:
     create(java, broker, "source", "copied")
     fill(java, broker, "source", MESSAGES)
     said = java(COPIER, *copier(broker, "source", "copied", "--use-group-metadata"))
@@ -63,7 +63,7 @@ def test_a_copier_that_aborts_at_random_copies_everything_once(java: Java, broke
 @pytest.mark.parametrize("mode", [(), ("--use-group-metadata",)])
 def test_a_copier_that_is_killed_copies_everything_once(java: Java, tmp_path: Path, mode: tuple[str, ...]) -> None:
     random = Random(1)
-    with Serving(tmp_path / "data", "--checkpoint-ms", "700") as broker:
+    with ServeProcess(tmp_path / "data", "--checkpoint-ms", "700") as broker:
         create(java, broker, "source", "copied")
         fill(java, broker, "source", 10_000)
         for _ in range(4):
@@ -87,7 +87,7 @@ def test_a_copier_that_is_killed_copies_everything_once(java: Java, tmp_path: Pa
         broker.stop()
 
 
-def test_the_performance_test_writes_transactions(java: Java, broker: Serving) -> None:
+def test_the_performance_test_writes_transactions(java: Java, broker: ServeProcess) -> None:
     create(java, broker, "measured")
     said = java(
         f"{TOOLS}.ProducerPerformance",
@@ -107,7 +107,7 @@ def test_the_performance_test_writes_transactions(java: Java, broker: Serving) -
 class Open:
     """A transaction that nobody ends."""
 
-    def __init__(self, broker: Serving, topic: str, transactional_id: str) -> None:
+    def __init__(self, broker: ServeProcess, topic: str, transactional_id: str) -> None:
         self.producer = Producer(
             {"bootstrap.servers": broker.kafka, "transactional.id": transactional_id, "log_level": 0}
         )
@@ -117,14 +117,14 @@ class Open:
         self.producer.flush(SECONDS)
 
 
-def transactions(java: Java, broker: Serving, *arguments: str) -> list[dict[str, str]]:
+def transactions(java: Java, broker: ServeProcess, *arguments: str) -> list[dict[str, str]]:
     """The rows of a table, by the names of its columns."""
     said = java(TRANSACTIONS, "--bootstrap-server", broker.kafka, *arguments)
     head, *rows = [re.split(r"\s{1,}", line.strip()) for line in said.splitlines() if line.strip()]
     return [dict(zip(head, row, strict=False)) for row in rows]
 
 
-def stable(broker: Serving, topic: str) -> tuple[int, int]:
+def stable(broker: ServeProcess, topic: str) -> tuple[int, int]:
     ends = []
     for level in ("read_committed", "read_uncommitted"):
         consumer = Consumer({"bootstrap.servers": broker.kafka, "group.id": "x", "isolation.level": level})
@@ -133,7 +133,7 @@ def stable(broker: Serving, topic: str) -> tuple[int, int]:
     return ends[0], ends[1]
 
 
-def test_transactions_are_listed_described_and_aborted(java: Java, broker: Serving) -> None:
+def test_transactions_are_listed_described_and_aborted(java: Java, broker: ServeProcess) -> None:
     create(java, broker, "listed")
     left = Open(broker, "listed", "forgotten")
     [row] = [each for each in transactions(java, broker, "list") if each["TransactionalId"] == "forgotten"]
@@ -155,7 +155,7 @@ def test_transactions_are_listed_described_and_aborted(java: Java, broker: Servi
     left.producer.abort_transaction(SECONDS)
 
 
-def test_transactions_are_ended_by_force(java: Java, broker: Serving) -> None:
+def test_transactions_are_ended_by_force(java: Java, broker: ServeProcess) -> None:
     create(java, broker, "forced")
     left = Open(broker, "forced", "overtaken")
     command = ("forceTerminateTransaction", "--transactionalId", "overtaken")
@@ -170,7 +170,7 @@ def logs(data: Path, topic: str) -> str:
 
 
 def test_the_state_of_transactions_and_their_offsets_are_read(java: Java, tmp_path: Path) -> None:
-    with Serving(tmp_path / "data") as broker:
+    with ServeProcess(tmp_path / "data") as broker:
         create(java, broker, "source", "copied")
         fill(java, broker, "source", 500)
         java(COPIER, *copier(broker, "source", "copied"))

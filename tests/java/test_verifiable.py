@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.java.conftest import SECONDS, Java
-from tests.serving import Serving
+from tests.serving import ServeProcess
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
 
@@ -22,12 +22,12 @@ def events(lines: Iterable[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.startswith("{")]
 
 
-def create(java: Java, broker: Serving, topic: str, partitions: int) -> None:
+def create(java: Java, broker: ServeProcess, topic: str, partitions: int) -> None:
     arguments = ("--create", "--topic", topic, "--partitions", str(partitions))
     java(f"{TOOLS}.TopicCommand", "--bootstrap-server", broker.kafka, *arguments)
 
 
-def produce(java: Java, broker: Serving, topic: str, count: int = MESSAGES) -> list[dict[str, Any]]:
+def produce(java: Java, broker: ServeProcess, topic: str, count: int = MESSAGES) -> list[dict[str, Any]]:
     arguments = ("--topic", topic, "--max-messages", str(count), "--throughput", "-1", "--acks", "-1")
     said = events(java(f"{TOOLS}.VerifiableProducer", "--bootstrap-server", broker.kafka, *arguments).splitlines())
     (summary,) = (event for event in said if event["name"] == "tool_data")
@@ -35,7 +35,7 @@ def produce(java: Java, broker: Serving, topic: str, count: int = MESSAGES) -> l
     return [event for event in said if event["name"] == "producer_send_success"]
 
 
-def consumer(java: Java, broker: Serving, topic: str, group: str, count: int) -> subprocess.Popen[str]:
+def consumer(java: Java, broker: ServeProcess, topic: str, group: str, count: int) -> subprocess.Popen[str]:
     return java.start(
         f"{TOOLS}.VerifiableConsumer",
         *("--bootstrap-server", broker.kafka, "--topic", topic, "--group-id", group, "--verbose"),
@@ -47,7 +47,7 @@ def records(said: list[dict[str, Any]]) -> list[tuple[int, int, str]]:
     return [(event["partition"], event["offset"], event["value"]) for event in said if event["name"] == "record_data"]
 
 
-def test_everything_acknowledged_is_consumed_where_it_was_acknowledged(java: Java, broker: Serving) -> None:
+def test_everything_acknowledged_is_consumed_where_it_was_acknowledged(java: Java, broker: ServeProcess) -> None:
     create(java, broker, "verified", 3)
     acknowledged = produce(java, broker, "verified")
     said = events(consumer(java, broker, "verified", "readers", MESSAGES).communicate(timeout=SECONDS)[0].splitlines())
@@ -62,7 +62,7 @@ def test_everything_acknowledged_is_consumed_where_it_was_acknowledged(java: Jav
     assert all(event["success"] for event in commits)
 
 
-def test_a_member_that_leaves_hands_its_partitions_over(java: Java, broker: Serving) -> None:
+def test_a_member_that_leaves_hands_its_partitions_over(java: Java, broker: ServeProcess) -> None:
     create(java, broker, "shared", 4)
     staying = consumer(java, broker, "shared", "pair", MESSAGES)
     leaving = consumer(java, broker, "shared", "pair", 1_000)

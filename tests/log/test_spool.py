@@ -254,10 +254,10 @@ async def test_what_a_failed_flush_takes_back_is_not_acknowledged_with_its_turn(
         first.append(batch(b"gone"), partial(outcomes.__setitem__, "gone"))
         second.append(batch(b"here"), partial(outcomes.__setitem__, "here"))
         log.append([Write(each, batch()) for each in (first, third)], partial(outcomes.__setitem__, "behind"))
-        lane = runtime.offload._lanes[0]  # type: ignore[attr-defined]
-        while not lane._results:
+        executor = runtime.offload._executors[0]  # type: ignore[attr-defined]
+        while not executor._results:
             time.sleep(0.001)  # noqa: ASYNC251
-        lane._deliver()
+        executor._deliver()
         while len(outcomes) < 4:
             await asyncio.sleep(0)
         disk.fail_write = lambda path: None

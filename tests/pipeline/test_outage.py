@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.pipeline.test_sink import values
 from tests.pipeline.topics import Topics
-from tests.serving import Serving
+from tests.serving import ServeProcess
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 
 def test_a_broker_that_is_away_costs_a_stream_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    with Serving(tmp_path / "data") as broker:
+    with ServeProcess(tmp_path / "data") as broker:
         topics = Topics(broker.kafka)
         source, sink = topics.create(2), topics.create(2)
 

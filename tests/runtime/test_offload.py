@@ -1,4 +1,4 @@
-"""A lane: jobs and writes off the loop, in order, compiled or not."""
+"""A serial executor: jobs and writes off the loop, in order, compiled or not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.waiting import SECONDS
 
 from headrace.runtime import writer
 from headrace.runtime.disk import SystemDisk, SystemFile
-from headrace.runtime.offload import LaneDone, ThreadLane
+from headrace.runtime.offload import SerialDone, ThreadSerialExecutor
 
 WAYS = [pytest.param(True, marks=pytest.mark.skipif(not writer.COMPILED, reason="it is not compiled")), False]
 
@@ -39,14 +39,14 @@ def file(tmp_path: Path) -> Iterator[SystemFile]:
 
 
 class Heard:
-    """What a lane tells, and when the last of it has come."""
+    """What a serial executor tells, and when the last of it has come."""
 
     def __init__(self, expected: int) -> None:
         self.told: list[tuple[str, BaseException | None]] = []
         self._expected = expected
         self._all = asyncio.Event()
 
-    def of(self, name: str) -> LaneDone:
+    def of(self, name: str) -> SerialDone:
         def done(error: BaseException | None) -> None:
             self.told.append((name, error))
             if len(self.told) == self._expected:
@@ -60,13 +60,13 @@ class Heard:
 
 
 async def write_once(file: SystemFile, position: int, data: bytes) -> BaseException | None:
-    lane = ThreadLane("test", asyncio.get_running_loop())
+    executor = ThreadSerialExecutor("test", asyncio.get_running_loop())
     heard = Heard(1)
-    lane.write(file, position, data, heard.of("write"))
+    executor.write(file, position, data, heard.of("write"))
     try:
         return (await heard.all())[0][1]
     finally:
-        lane.close()
+        executor.close()
 
 
 async def test_what_was_written_is_there(compiled: bool, file: SystemFile) -> None:
@@ -75,7 +75,7 @@ async def test_what_was_written_is_there(compiled: bool, file: SystemFile) -> No
 
 
 async def test_jobs_and_writes_keep_their_order(compiled: bool, file: SystemFile) -> None:
-    lane = ThreadLane("test", asyncio.get_running_loop())
+    executor = ThreadSerialExecutor("test", asyncio.get_running_loop())
     seen: list[bytes] = []
     rounds = 300
     heard = Heard(5 * rounds)
@@ -84,14 +84,14 @@ async def test_jobs_and_writes_keep_their_order(compiled: bool, file: SystemFile
         for number, name in enumerate(("write", "job", "write", "write", "job")):
             names.append(name)
             if name == "job":
-                lane.submit(lambda: seen.append(file.read(0, 2)), heard.of(name))
+                executor.submit(lambda: seen.append(file.read(0, 2)), heard.of(name))
             else:
-                lane.write(file, 0, bytes((turn % 256, number)), heard.of(name))
+                executor.write(file, 0, bytes((turn % 256, number)), heard.of(name))
         if turn % 3 == 0:
-            # Now and then the lane has nothing under way, and is woken anew.
+            # Now and then the executor has nothing under way, and is woken anew.
             await asyncio.sleep(0.001)
     told = await heard.all()
-    lane.close()
+    executor.close()
     assert told == [(name, None) for name in names]
     assert seen == [bytes((turn % 256, number)) for turn in range(rounds) for number in (0, 3)]
 
@@ -109,34 +109,34 @@ async def test_a_short_write_goes_on_until_its_error(compiled: bool, file: Syste
 
 
 async def test_an_error_is_not_told_twice(compiled: bool, file: SystemFile) -> None:
-    lane = ThreadLane("test", asyncio.get_running_loop())
+    executor = ThreadSerialExecutor("test", asyncio.get_running_loop())
     readable = SystemFile("readable", os.open(f"/proc/self/fd/{file.fileno()}", os.O_RDONLY | os.O_CLOEXEC))
     heard = Heard(1)
-    lane.write(readable, 0, b"to a file that is only read", heard.of("refused"))
+    executor.write(readable, 0, b"to a file that is only read", heard.of("refused"))
     [(_, error)] = await heard.all()
     assert isinstance(error, OSError)
     assert error.errno == errno.EBADF
     heard = Heard(1)
-    lane.write(file, 0, b"to a file", heard.of("file"))
+    executor.write(file, 0, b"to a file", heard.of("file"))
     assert await heard.all() == [("file", None)]
-    lane.close()
+    executor.close()
     readable.close()
 
 
 async def test_who_is_told_may_submit_more(compiled: bool, file: SystemFile) -> None:
-    lane = ThreadLane("test", asyncio.get_running_loop())
+    executor = ThreadSerialExecutor("test", asyncio.get_running_loop())
     heard = Heard(60)
 
     def more(left: int, name: str, error: BaseException | None) -> None:
         heard.of(name)(error)
         if left:
-            lane.write(file, 0, b"%03d" % left, partial(more, left - 1, name))
+            executor.write(file, 0, b"%03d" % left, partial(more, left - 1, name))
 
-    # Two chains in one lane: what the one submits meets what is under way for the other.
-    lane.submit(lambda: None, partial(more, 29, "first"))
-    lane.submit(lambda: None, partial(more, 29, "second"))
+    # Two chains in one executor: what the one submits meets what is under way for the other.
+    executor.submit(lambda: None, partial(more, 29, "first"))
+    executor.submit(lambda: None, partial(more, 29, "second"))
     told = await heard.all()
-    lane.close()
+    executor.close()
     assert sorted(told, key=str) == [("first", None)] * 30 + [("second", None)] * 30
 
 
@@ -144,52 +144,52 @@ async def test_one_that_raises_does_not_keep_the_others_waiting(compiled: bool, 
     loop = asyncio.get_running_loop()
     raised: list[object] = []
     loop.set_exception_handler(lambda loop, context: raised.append(context["exception"]))
-    lane = ThreadLane("test", loop)
+    executor = ThreadSerialExecutor("test", loop)
     heard = Heard(2)
 
     def broken(error: BaseException | None) -> None:
         raise ValueError("broken")
 
-    lane.write(file, 0, b"first", broken)
-    lane.submit(lambda: None, heard.of("second"))
-    lane.write(file, 0, b"third", heard.of("third"))
+    executor.write(file, 0, b"first", broken)
+    executor.submit(lambda: None, heard.of("second"))
+    executor.write(file, 0, b"third", heard.of("third"))
     # All are done before the loop looks, so nothing more wakes it.
-    while len(lane._results) < (2 if compiled else 3):
+    while len(executor._results) < (2 if compiled else 3):
         time.sleep(0.001)  # noqa: ASYNC251
     assert await heard.all() == [("second", None), ("third", None)]
-    lane.close()
+    executor.close()
     assert [type(each) for each in raised] == [ValueError]
 
 
 async def test_closing_finishes_what_was_submitted(compiled: bool, file: SystemFile) -> None:
     before = threading.active_count()
-    lane = ThreadLane("test", asyncio.get_running_loop())
+    executor = ThreadSerialExecutor("test", asyncio.get_running_loop())
     heard = Heard(2)
-    lane.write(file, 0, b"a write", heard.of("write"))
-    lane.submit(lambda: None, heard.of("job"))
-    lane.close()
+    executor.write(file, 0, b"a write", heard.of("write"))
+    executor.submit(lambda: None, heard.of("job"))
+    executor.close()
     assert heard.told == [("write", None), ("job", None)]
     assert file.read(0, 100) == b"a write"
     assert threading.active_count() == before
-    lane.close()
+    executor.close()
     # Its descriptors are somebody else's by now.
     with pytest.raises(RuntimeError, match="closed"):
-        lane.write(file, 0, b"too late", heard.of("late"))
+        executor.write(file, 0, b"too late", heard.of("late"))
     with pytest.raises(RuntimeError, match="closed"):
-        lane.submit(lambda: None, heard.of("late"))
+        executor.submit(lambda: None, heard.of("late"))
 
 
 @pytest.mark.skipif(not writer.COMPILED, reason="it is not compiled")
 async def test_a_write_does_not_wait_for_the_interpreter(file: SystemFile) -> None:
     data = b"written meanwhile"
     file.allocate(len(data))
-    lane = ThreadLane("test", asyncio.get_running_loop())
+    executor = ThreadSerialExecutor("test", asyncio.get_running_loop())
     heard = Heard(1)
     interval = sys.getswitchinterval()
     with mmap.mmap(file.fileno(), len(data)) as seen:
         sys.setswitchinterval(100)
         try:
-            lane.write(file, 0, data, heard.of("write"))
+            executor.write(file, 0, data, heard.of("write"))
             until = time.monotonic() + 10
             # Nothing in here lets another thread of Python run.
             while seen[:] != data and time.monotonic() < until:
@@ -198,4 +198,4 @@ async def test_a_write_does_not_wait_for_the_interpreter(file: SystemFile) -> No
         finally:
             sys.setswitchinterval(interval)
     assert await heard.all() == [("write", None)]
-    lane.close()
+    executor.close()

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 from tests.sdk.in_memory import consumer_config
-from tests.sdk.test_putting_aside import Cluster, Counting
+from tests.sdk.test_putting_aside import Cluster, CountingConsumer
 from tests.waiting import SECONDS
 
 from headrace.format.headers import ATTEMPT, RETRY_AT
@@ -34,7 +34,7 @@ async def test_a_group_of_kafkas_waits_by_the_step_of_the_attempt() -> None:
     cluster = Cluster(0)
     config = consumer_config("orders", "shop", attempts=0, ladder=LADDER)
     receiver = KafkaReceiver(cast(KafkaTransport, cluster), config, lambda found: None)
-    puller = Counting()
+    puller = CountingConsumer()
     began = time.time()
     for attempt in (1, 2, 3, 4):
         message = Message("orders", b"a", partition=0, offset=attempt, attempt=attempt)
@@ -56,7 +56,9 @@ async def test_what_is_for_one_instance_alone_waits_by_its_step_too(monkeypatch:
     receiver = KafkaReceiver(cast(KafkaTransport, Cluster(0)), config, lambda found: None)
     held: list[float] = []
     monkeypatch.setattr(receiver, "hold", lambda delivery, seconds: held.append(seconds))
-    one = KafkaDelivery(receiver, cast(Puller, Counting()), Track(0), Message("orders", b"a", partition=0, offset=7))
+    one = KafkaDelivery(
+        receiver, cast(Puller, CountingConsumer()), Track(0), Message("orders", b"a", partition=0, offset=7)
+    )
     for _ in EXPECTED:
         one.retry(None, "not yet")
     assert held == EXPECTED

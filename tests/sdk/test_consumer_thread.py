@@ -24,7 +24,7 @@ class FakeConsumer:
         self._life.append("closed")
 
 
-class Breaking(ConsumerThread):
+class FailingThread(ConsumerThread):
     """Breaks as often as is asked for, and then waits for its end."""
 
     again_seconds = 0.001
@@ -67,7 +67,7 @@ def life(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 async def test_one_that_breaks_is_left_and_replaced(life: list[str]) -> None:
     with capture_logs() as lines:
-        thread = Breaking(life, breaks=2)
+        thread = FailingThread(life, breaks=2)
         thread.start()
         await until(lambda: "consumes" in life)
         await thread.close()
@@ -77,8 +77,8 @@ async def test_one_that_breaks_is_left_and_replaced(life: list[str]) -> None:
 
 
 def test_a_closed_loop_ends_it(life: list[str]) -> None:
-    async def make() -> Breaking:
-        return Breaking(life, breaks=1)
+    async def make() -> FailingThread:
+        return FailingThread(life, breaks=1)
 
     thread = asyncio.run(make())
     thread.start()
@@ -96,7 +96,7 @@ class FakeMessage:
 
 
 async def test_errors_among_messages_are_logged_and_left_out(life: list[str]) -> None:
-    thread = Breaking(life, breaks=0)
+    thread = FailingThread(life, breaks=0)
     good, bad = FakeMessage(None), FakeMessage(KafkaError(KafkaError._ALL_BROKERS_DOWN))
     with capture_logs() as lines:
         assert thread._messages([good, good]) == [good, good]

@@ -162,14 +162,14 @@ async def test_a_delay_and_an_nsq_are_refused(broker: Place) -> None:
 async def test_a_consumer_that_breaks_is_replaced(broker: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
 
-    class Breaking(Consumer):
+    class FailingConsumer(Consumer):
         def consume(self, *arguments: Any) -> list[Any]:
             if len(made) == 1 and seen_by_handler:
                 raise KafkaException(KafkaError(KafkaError._FATAL))
             return super().consume(*arguments)
 
     def making(settings: dict[str, Any]) -> Consumer:
-        made.append(Breaking(settings))
+        made.append(FailingConsumer(settings))
         return made[-1]
 
     monkeypatch.setattr(consumer_thread, "Consumer", making)

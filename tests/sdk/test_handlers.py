@@ -297,7 +297,7 @@ def breaking(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The consumers that are made. One that is told to break does."""
     made: list[Any] = []
 
-    class Breaking(Consumer):
+    class FailingConsumer(Consumer):
         broken = False
 
         def consume(self, *arguments: Any) -> list[Any]:
@@ -306,7 +306,7 @@ def breaking(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             return super().consume(*arguments)
 
     def make(settings: dict[str, Any]) -> Consumer:
-        made.append(Breaking(settings))
+        made.append(FailingConsumer(settings))
         return made[-1]
 
     monkeypatch.setattr(consumer_thread, "Consumer", make)

@@ -15,7 +15,7 @@ import pytest
 from bench.peers import free_port
 from tests.longer import LONGER
 from tests.sdk.test_exactly_once import Place, copier, make, seen
-from tests.serving import Serving
+from tests.serving import ServeProcess
 from tests.waiting import SECONDS, until
 
 from headrace.client import Client
@@ -32,14 +32,14 @@ Event = tuple[int, int]
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Serving]:
+def broker(tmp_path: Path) -> Iterator[ServeProcess]:
     """It keeps its ports when it is killed and started again."""
     doors = ["--nsq", f"127.0.0.1:{free_port()}", "--http", f"127.0.0.1:{free_port()}"]
-    with Serving(tmp_path / "data", *doors) as serving:
+    with ServeProcess(tmp_path / "data", *doors) as serving:
         yield serving
 
 
-def url_of(broker: Serving, wire: str) -> str:
+def url_of(broker: ServeProcess, wire: str) -> str:
     if wire == "nsq":
         return f"nsq://{broker.addresses['nsq']}"
     if wire == "kafka":
@@ -134,7 +134,7 @@ class Load:
         return {each: len(set(self.acknowledged[each]) - set(handled[each])) for each in self.scenarios}
 
 
-async def loaded(broker: Serving, wire: str, scenarios: tuple[str, ...], file: Path) -> Load:
+async def loaded(broker: ServeProcess, wire: str, scenarios: tuple[str, ...], file: Path) -> Load:
     load = Load(url_of(broker, wire), f"killed-{wire}", file, scenarios)
     async with Client(broker.kafka) as client:
         for scenario in scenarios:
@@ -161,7 +161,7 @@ async def kill_instances(load: Load, rounds: int, kills: int) -> None:
         await load.check()
 
 
-async def kill_broker(broker: Serving, load: Load, rounds: int, kills: int) -> None:
+async def kill_broker(broker: ServeProcess, load: Load, rounds: int, kills: int) -> None:
     """Two instances and a publisher go on when the broker under them is killed and started again."""
     await load.publish(BACKLOG, 0)
     async with load.instance(), load.instance(), asyncio.TaskGroup() as beside:
@@ -179,7 +179,7 @@ async def kill_broker(broker: Serving, load: Load, rounds: int, kills: int) -> N
         await load.check()
 
 
-async def kill_under_transactions(broker: Serving, messages: int, kills: int) -> None:
+async def kill_under_transactions(broker: ServeProcess, messages: int, kills: int) -> None:
     """What two instances copy is there once, though the broker is killed in the middle of their transactions."""
     place = Place(url_of(broker, "kafka"), broker.kafka)
     await make(place, "once-in", "once-out")
@@ -206,37 +206,37 @@ QUICK = [
 
 @pytest.mark.parametrize(("wire", "scenarios"), QUICK)
 async def test_instances_killed_under_load(
-    broker: Serving, wire: str, scenarios: tuple[str, ...], tmp_path: Path
+    broker: ServeProcess, wire: str, scenarios: tuple[str, ...], tmp_path: Path
 ) -> None:
     await kill_instances(await loaded(broker, wire, scenarios, tmp_path / "handled"), 40, 1)
 
 
 @pytest.mark.parametrize(("wire", "scenarios"), QUICK)
 async def test_a_broker_killed_under_load(
-    broker: Serving, wire: str, scenarios: tuple[str, ...], tmp_path: Path
+    broker: ServeProcess, wire: str, scenarios: tuple[str, ...], tmp_path: Path
 ) -> None:
     await kill_broker(broker, await loaded(broker, wire, scenarios, tmp_path / "handled"), 40, 1)
 
 
-async def test_a_broker_killed_under_transactions(broker: Serving) -> None:
+async def test_a_broker_killed_under_transactions(broker: ServeProcess) -> None:
     await kill_under_transactions(broker, 1_000, 1)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900 * LONGER)
-async def test_a_broker_killed_under_transactions_for_long(broker: Serving) -> None:
+async def test_a_broker_killed_under_transactions_for_long(broker: ServeProcess) -> None:
     await kill_under_transactions(broker, 20_000 * LONGER, 10 * LONGER)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900 * LONGER)
 @pytest.mark.parametrize("wire", ["headrace", "kafka"])
-async def test_instances_killed_for_long(broker: Serving, wire: str, tmp_path: Path) -> None:
+async def test_instances_killed_for_long(broker: ServeProcess, wire: str, tmp_path: Path) -> None:
     await kill_instances(await loaded(broker, wire, SCENARIOS, tmp_path / "handled"), 600 * LONGER, 10 * LONGER)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900 * LONGER)
 @pytest.mark.parametrize("wire", ["headrace", "kafka"])
-async def test_a_broker_killed_for_long(broker: Serving, wire: str, tmp_path: Path) -> None:
+async def test_a_broker_killed_for_long(broker: ServeProcess, wire: str, tmp_path: Path) -> None:
     await kill_broker(broker, await loaded(broker, wire, SCENARIOS, tmp_path / "handled"), 600 * LONGER, 10 * LONGER)

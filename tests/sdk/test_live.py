@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from urllib.request import urlopen
 
 import pytest
-from tests.serving import Serving
+from tests.serving import ServeProcess
 from tests.waiting import SECONDS, until
 
 from headrace.client import Client
@@ -40,7 +40,7 @@ class Call(NamedTuple):
 class Place:
     """A broker with every door, the application's instances on it, and a desk from which they are set."""
 
-    def __init__(self, serving: Serving, client: Client, folder: Path) -> None:
+    def __init__(self, serving: ServeProcess, client: Client, folder: Path) -> None:
         self.client = client
         self.registry = Registry(client)
         self.took: list[float] = []
@@ -170,14 +170,14 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
     data = tmp_path_factory.mktemp("live") / "data"
-    with Serving(data, "--nsq", "127.0.0.1:0", "--http", "127.0.0.1:0") as serving:
+    with ServeProcess(data, "--nsq", "127.0.0.1:0", "--http", "127.0.0.1:0") as serving:
         yield serving
 
 
 @pytest.fixture
-async def place(serving: Serving, tmp_path: Path) -> AsyncIterator[Place]:
+async def place(serving: ServeProcess, tmp_path: Path) -> AsyncIterator[Place]:
     async with Client(serving.kafka) as client:
         place = Place(serving, client, tmp_path)
         await client.admin.create_topic(TOPIC, PARTITIONS)

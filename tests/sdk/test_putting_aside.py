@@ -44,7 +44,7 @@ class Cluster:
         return [Receipt(each.topic) for each in messages]
 
 
-class Counting:
+class CountingConsumer:
     """In the place of a consumer."""
 
     settled = 0
@@ -56,9 +56,9 @@ class Counting:
         self.settled += 1
 
 
-def rejected(cluster: Cluster) -> tuple[KafkaReceiver, Counting]:
+def rejected(cluster: Cluster) -> tuple[KafkaReceiver, CountingConsumer]:
     receiver = KafkaReceiver(cast(KafkaTransport, cluster), consumer_config("orders", "shop"), lambda found: None)
-    puller = Counting()
+    puller = CountingConsumer()
     message = Message("orders", b"a", partition=0, offset=7)
     KafkaDelivery(receiver, cast(Puller, puller), Track(0), message).reject("no")
     return receiver, puller
@@ -111,7 +111,7 @@ async def test_what_is_too_large_for_its_topic_goes_to_the_letters_and_then_with
     cluster = Small(0)
     config = consumer_config("orders", "shop", attempts=3, ladder=(0.0,))
     receiver = KafkaReceiver(cast(KafkaTransport, cluster), config, lambda found: None)
-    puller = Counting()
+    puller = CountingConsumer()
     message = Message("orders", bytes(100), b"key", {"own": b"header"}, 0, 7)
     KafkaDelivery(receiver, cast(Puller, puller), Track(0), message).retry(None, "not yet")
     async with asyncio.timeout(SECONDS):
@@ -133,7 +133,7 @@ async def test_what_is_for_one_instance_alone_is_tried_again_there() -> None:
     came: list[KafkaDelivery] = []
     config = consumer_config("orders", "shop", private=True, attempts=3, ladder=(0.0, 0.01))
     receiver = KafkaReceiver(cast(KafkaTransport, Cluster(0)), config, lambda found: came.extend(cast(Any, found)))
-    puller = Counting()
+    puller = CountingConsumer()
     message = Message("orders", b"a", partition=0, offset=7)
     came.append(KafkaDelivery(receiver, cast(Puller, puller), Track(0), message))
     attempts = []

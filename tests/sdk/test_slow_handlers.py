@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import structlog
 from tests.sdk.in_memory import Held, InMemory, app, wire
-from tests.serving import Serving
+from tests.serving import ServeProcess
 from tests.waiting import until
 
 from headrace.client import EARLIEST, Client
@@ -28,13 +28,13 @@ SLOW = 2.5
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
     data: Path = tmp_path_factory.mktemp("slow") / "data"
-    with Serving(data, "--nsq", "127.0.0.1:0", "--http", "127.0.0.1:0") as serving:
+    with ServeProcess(data, "--nsq", "127.0.0.1:0", "--http", "127.0.0.1:0") as serving:
         yield serving
 
 
-def url_of(broker: Serving, kind: str) -> str:
+def url_of(broker: ServeProcess, kind: str) -> str:
     if kind == "nsq":
         return f"nsq://{broker.addresses['nsq']}"
     if kind == "kafka":
@@ -79,7 +79,7 @@ def late(shop: App) -> int:
     )
 
 
-async def is_dead(broker: Serving, topic: str, group: str) -> bool:
+async def is_dead(broker: ServeProcess, topic: str, group: str) -> bool:
     async with Client(broker.kafka) as client:
         if f"{topic}.{group}.dead" not in await client.cluster.refresh(None):
             return False
@@ -91,7 +91,7 @@ async def is_dead(broker: Serving, topic: str, group: str) -> bool:
 @pytest.mark.parametrize("kind", ["headrace", "nsq", "kafka", "memory"])
 @pytest.mark.parametrize("form", ["async", "thread", "batch"])
 async def test_a_slow_handler_has_its_message_until_it_is_done(
-    broker: Serving, fresh: str, kind: str, form: str
+    broker: ServeProcess, fresh: str, kind: str, form: str
 ) -> None:
     shop = App("shop", url_of(broker, kind))
     calls = Calls()
@@ -131,7 +131,7 @@ async def test_a_slow_handler_has_its_message_until_it_is_done(
 
 
 async def test_beyond_the_bound_a_message_comes_again_and_gets_the_outcome_of_the_handler_that_has_it(
-    broker: Serving, fresh: str
+    broker: ServeProcess, fresh: str
 ) -> None:
     shop = App("shop", url_of(broker, "headrace"))
     calls = Calls()
@@ -162,7 +162,7 @@ async def test_beyond_the_bound_a_message_comes_again_and_gets_the_outcome_of_th
 
 
 @pytest.mark.parametrize("form", ["async", "thread"])
-async def test_a_handler_can_ask_for_more_time(broker: Serving, fresh: str, form: str) -> None:
+async def test_a_handler_can_ask_for_more_time(broker: ServeProcess, fresh: str, form: str) -> None:
     shop = App("shop", url_of(broker, "headrace"))
     calls = Calls()
     answers: list[bool] = []
@@ -197,7 +197,7 @@ async def test_a_handler_can_ask_for_more_time(broker: Serving, fresh: str, form
     assert (calls.attempts, late(shop)) == ([1], 0)
 
 
-async def test_a_settlement_that_comes_too_late_is_logged_and_counted(broker: Serving, fresh: str) -> None:
+async def test_a_settlement_that_comes_too_late_is_logged_and_counted(broker: ServeProcess, fresh: str) -> None:
     shop = App("shop", url_of(broker, "headrace"))
     attempts: list[int] = []
 
@@ -217,7 +217,7 @@ async def test_a_settlement_that_comes_too_late_is_logged_and_counted(broker: Se
     assert (line["log_level"], line["id"], line["result"]) == ("warning", f"{fresh}/0/0", "ack")
 
 
-async def test_a_connection_that_is_lost_makes_no_message_run_twice_at_once(broker: Serving, fresh: str) -> None:
+async def test_a_connection_that_is_lost_makes_no_message_run_twice_at_once(broker: ServeProcess, fresh: str) -> None:
     shop = App("shop", url_of(broker, "headrace"))
     calls = Calls()
     go = asyncio.Event()
@@ -242,7 +242,7 @@ async def test_a_connection_that_is_lost_makes_no_message_run_twice_at_once(brok
     assert (calls.attempts, late(shop)) == ([1], 0)
 
 
-async def test_a_settlement_without_a_connection_is_too_late(broker: Serving, fresh: str) -> None:
+async def test_a_settlement_without_a_connection_is_too_late(broker: ServeProcess, fresh: str) -> None:
     shop = App("shop", url_of(broker, "headrace"))
     begun, go, settled = asyncio.Event(), asyncio.Event(), asyncio.Event()
 

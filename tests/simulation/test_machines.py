@@ -334,10 +334,10 @@ def test_a_hung_disk_answers_when_it_is_repaired():
     finished: list[float] = []
 
     async def main(runtime):
-        lane = runtime.offload.lane("journal")
+        executor = runtime.offload.serial_executor("journal")
         file = runtime.disk.open("f", write=True, create=True)
         done = asyncio.get_running_loop().create_future()
-        lane.write(file, 0, b"x", done.set_result)
+        executor.write(file, 0, b"x", done.set_result)
         await runtime.offload.run(file.size)
         await done
         finished.append(world.time)

@@ -19,9 +19,9 @@ def in_world(main, seed=1, plan=None):
     return world.run(main, plan)
 
 
-def test_a_lane_keeps_its_order_and_reports_errors():
+def test_a_serial_executor_keeps_its_order_and_reports_errors():
     async def main(runtime):
-        lane = runtime.offload.lane("journal")
+        executor = runtime.offload.serial_executor("journal")
         order: list[object] = []
         finished = asyncio.get_running_loop().create_future()
 
@@ -29,8 +29,10 @@ def test_a_lane_keeps_its_order_and_reports_errors():
             raise OSError(5, "broken")
 
         for number in range(20):
-            lane.submit(lambda number=number: order.append(number), lambda error, number=number: order.append(-number))
-        lane.submit(failing, finished.set_result)
+            executor.submit(
+                lambda number=number: order.append(number), lambda error, number=number: order.append(-number)
+            )
+        executor.submit(failing, finished.set_result)
         assert order == []
         assert isinstance(await finished, OSError)
         assert [number for number in order if number > 0] == list(range(1, 20))
@@ -39,13 +41,13 @@ def test_a_lane_keeps_its_order_and_reports_errors():
     assert in_world(main) is Ending.DONE
 
 
-def test_closing_a_lane_finishes_its_jobs():
+def test_closing_a_serial_executor_finishes_its_jobs():
     async def main(runtime):
-        lane = runtime.offload.lane("journal")
+        executor = runtime.offload.serial_executor("journal")
         done: list[object] = []
         for _ in range(3):
-            lane.submit(lambda: None, done.append)
-        lane.close()
+            executor.submit(lambda: None, done.append)
+        executor.close()
         assert done == [None, None, None]
         runtime.offload.close()
 

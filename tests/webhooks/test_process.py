@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from bench.peers import free_port
 from tests.certificates import Authority
-from tests.serving import Serving
+from tests.serving import ServeProcess
 from tests.waiting import SECONDS, until
 from tests.webhooks.receiver import Got, Receiver, receiving
 
@@ -30,13 +30,13 @@ MESSAGES = 600
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
     data = tmp_path_factory.mktemp("broker") / "data"
-    with Serving(data, "--nsq", "127.0.0.1:0", "--http", "127.0.0.1:0") as serving:
+    with ServeProcess(data, "--nsq", "127.0.0.1:0", "--http", "127.0.0.1:0") as serving:
         yield serving
 
 
-def url_of(broker: Serving) -> str:
+def url_of(broker: ServeProcess) -> str:
     return f"headrace://{broker.kafka}?nsq={broker.addresses['nsq']}&http={broker.addresses['http']}"
 
 
@@ -67,19 +67,19 @@ def said(tmp_path: Path, event: str) -> list[dict[str, Any]]:
     return [line for line in map(json.loads, lines) if line["event"] == event]
 
 
-async def post(broker: Serving, path: str, body: bytes, kind: str = "application/x-ndjson") -> Any:
+async def post(broker: ServeProcess, path: str, body: bytes, kind: str = "application/x-ndjson") -> Any:
     request = urllib.request.Request(f"http://{broker.addresses['http']}{path}", body, {"Content-Type": kind})
     return await asyncio.to_thread(lambda: json.load(urllib.request.urlopen(request, timeout=30)))
 
 
-async def get(broker: Serving, path: str) -> Any:
+async def get(broker: ServeProcess, path: str) -> Any:
     url = f"http://{broker.addresses['http']}{path}"
     return await asyncio.to_thread(lambda: json.load(urllib.request.urlopen(url, timeout=30)))
 
 
 # A group waits for a member that is gone, for most of a minute.
 @pytest.mark.parametrize("wire", ["headrace", pytest.param("kafka", marks=pytest.mark.long)])
-async def test_killed_under_load(broker: Serving, tmp_path: Path, wire: str):
+async def test_killed_under_load(broker: ServeProcess, tmp_path: Path, wire: str):
     """Two side by side, one of which is killed again and again: nothing is lost, dead is what the endpoint refused."""
     topic = f"killed-{wire}"
     tried: Counter[bytes] = Counter()
@@ -138,7 +138,7 @@ async def test_the_broker_is_killed(tmp_path: Path):
     # The same ports again: that is where the pusher looks for it.
     doors = ("--nsq", f"127.0.0.1:{free_port()}", "--http", f"127.0.0.1:{free_port()}")
     async with receiving(behave) as receiver:
-        with Serving(tmp_path / "data", *doors) as broker:
+        with ServeProcess(tmp_path / "data", *doors) as broker:
             flags = ["t", "--broker", url_of(broker), "--url", receiver.url, "--workers", "4", "--ladder", "100ms"]
             async with subscribed(tmp_path, *flags):
                 await post(broker, "/topics/t", b"\n".join(b'{"value": "%d"}' % number for number in range(300)))
@@ -149,7 +149,7 @@ async def test_the_broker_is_killed(tmp_path: Path):
                 await until(lambda: len({got.body for got in receiver.taken}) == 301, seconds=60)
 
 
-async def test_a_stop_and_its_code(broker: Serving, tmp_path: Path):
+async def test_a_stop_and_its_code(broker: ServeProcess, tmp_path: Path):
     async with receiving() as receiver:
         flags = ["stopped", "--broker", url_of(broker), "--url", receiver.url, "--url", receiver.url + "/2"]
         async with subscribed(tmp_path, *flags) as process:
@@ -170,7 +170,7 @@ async def test_a_stop_and_its_code(broker: Serving, tmp_path: Path):
         assert len(said(tmp_path, "the endpoint is gone (410): nothing more is sent to it")) == 2
 
 
-async def test_by_a_file(broker: Serving, tmp_path: Path):
+async def test_by_a_file(broker: ServeProcess, tmp_path: Path):
     authority = Authority(tmp_path)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(*authority.issue("127.0.0.1"))
@@ -209,7 +209,7 @@ async def test_by_a_file(broker: Serving, tmp_path: Path):
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="no curl")
-async def test_from_curl_to_a_receiver(broker: Serving, tmp_path: Path):
+async def test_from_curl_to_a_receiver(broker: ServeProcess, tmp_path: Path):
     """The publish API as people use it, and the same events at the other end."""
 
     async def curl(*arguments: str) -> Any:

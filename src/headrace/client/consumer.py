@@ -235,7 +235,7 @@ class Consumer:
         connection = await self._cluster.node(node_id, CHANNEL)
         connection.require(wire.FETCH, wire.FETCH_VERSION)
         body = wire.encode_fetch(
-            [wire.Wanted(*each, self._next[each], self._partition_bytes) for each in partitions],
+            [wire.FetchPosition(*each, self._next[each], self._partition_bytes) for each in partitions],
             max_wait_ms=int(self._max_wait * 1000),
             min_bytes=self._min_bytes,
             max_bytes=self._max_bytes,

@@ -47,7 +47,7 @@ class Produced(NamedTuple):
     message: str | None
 
 
-class Wanted(NamedTuple):
+class FetchPosition(NamedTuple):
     """What to fetch of one partition."""
 
     topic: str
@@ -126,10 +126,10 @@ def _by_topic(batches: Iterable[tuple[str, int, Buffer]]) -> dict[str, list[tupl
 
 
 def encode_fetch(
-    wanted: Sequence[Wanted], *, max_wait_ms: int, min_bytes: int, max_bytes: int, committed: bool
+    wanted: Sequence[FetchPosition], *, max_wait_ms: int, min_bytes: int, max_bytes: int, committed: bool
 ) -> list[Buffer]:
     """A request's body, in parts."""
-    topics: dict[str, list[Wanted]] = {}
+    topics: dict[str, list[FetchPosition]] = {}
     for each in wanted:
         topics.setdefault(each.topic, []).append(each)
     head = FETCH_HEAD.pack(CONSUMER, max_wait_ms, min_bytes, max_bytes, committed, *NO_SESSION, len(topics))

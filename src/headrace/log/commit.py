@@ -20,7 +20,7 @@ from headrace.log.frames import DATA, ENTRY, ENTRY_BYTES, PACK_ENTRY, Kind
 from headrace.log.interface import Done
 from headrace.log.journal import Journal, PlacedFrame
 from headrace.log.segment import leaves_doubt
-from headrace.runtime.offload import Lane
+from headrace.runtime.offload import SerialExecutor
 
 NO_TOPIC = bytes(16)
 
@@ -68,10 +68,10 @@ class _Group:
 class Committer:
     """Gathers groups and flushes them, one at a time."""
 
-    def __init__(self, journal: Journal, lane: Lane, on_void: Callable[[Any], None]) -> None:
+    def __init__(self, journal: Journal, executor: SerialExecutor, on_void: Callable[[Any], None]) -> None:
         """`on_void`: called with each partition of which what is not flushed is void, before any of it is answered."""
         self._journal = journal
-        self._lane = lane
+        self._executor = executor
         self._on_void = on_void
         self._gathering = _Group()
         self._flying: _Group | None = None
@@ -194,9 +194,9 @@ class Committer:
         self._frame = frame
         self._failed_sync = None
         if frame is None or group.syncs:
-            self._lane.submit(self._write, self._on_flushed)
+            self._executor.submit(self._write, self._on_flushed)
         else:
-            frame.submit(self._lane, self._on_flushed)
+            frame.submit(self._executor, self._on_flushed)
         self._scheduled = False
 
     def _write(self) -> None:
@@ -257,7 +257,7 @@ class Committer:
             waiting = group.syncs[self._synced + 1 :] + waiting
         # Jobs that were never run hold their files open, and cover data of earlier flushes too.
         for partition, job in waiting:
-            self._lane.submit(job, partial(self._on_synced_late, partition))
+            self._executor.submit(job, partial(self._on_synced_late, partition))
         reason = StorageFailed(f"the log could not be flushed: {error}")
         for partition in {**group.ends, **behind.ends}:
             self._on_void(partition)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from headrace.log.frames import FRAME, Frame, frame_at, frame_header, header_at
 from headrace.runtime.disk import NO_SPACE, Buffer, Disk, File
-from headrace.runtime.offload import Lane, LaneDone
+from headrace.runtime.offload import SerialDone, SerialExecutor
 
 FOLDER = "journal"
 SUFFIX = ".journal"
@@ -60,7 +60,7 @@ class _JournalFile:
 
 
 class Journal:
-    """Places frames in files. `write` runs in the journal's lane; everything else on the loop."""
+    """Places frames in files. `write` runs in the journal's executor; everything else on the loop."""
 
     def __init__(self, disk: Disk, file_bytes: int, next_sequence: int) -> None:
         self._disk = disk
@@ -253,17 +253,17 @@ class PlacedFrame:
         """Whether its file has been made."""
         return self._file.file is not None
 
-    def submit(self, lane: Lane, done: LaneDone) -> None:
-        """Have the lane write it. The loop puts a small one together, which takes it less than to be asked for the
+    def submit(self, executor: SerialExecutor, done: SerialDone) -> None:
+        """Have the executor write it. The loop puts a small one together, which takes it less than to be asked for the
         interpreter."""
         file = self._file.file
         if file is None or self._size > SMALL_BYTES:
-            lane.submit(self.write, done)
+            executor.submit(self.write, done)
         else:
-            lane.write(file, self._position, b"".join(self._parts()), done)
+            executor.write(file, self._position, b"".join(self._parts()), done)
 
     def write(self) -> None:
-        """Write the frame and wait for the device. Blocks: for the journal's lane."""
+        """Write the frame and wait for the device. Blocks: for the journal's executor."""
         target = self._file
         if target.file is None:
             create(self._journal._disk, target, max(LEAST_BYTES, FRAME.size + self._size))
@@ -290,13 +290,13 @@ class PlacedBytes:
     def path(self) -> str:
         return self._file.path
 
-    def submit(self, lane: Lane, done: LaneDone) -> None:
-        """Have the lane write them and wait for the device."""
+    def submit(self, executor: SerialExecutor, done: SerialDone) -> None:
+        """Have the executor write them and wait for the device."""
         file = self._file.file
         if file is None:
-            lane.submit(self._create_and_write, done)
+            executor.submit(self._create_and_write, done)
         else:
-            lane.write(file, self.position, self._data, done)
+            executor.write(file, self.position, self._data, done)
 
     def _create_and_write(self) -> None:
         create(self._disk, self._file, max(LEAST_BYTES, len(self._data)))

@@ -107,7 +107,7 @@ class NativeLog(LocalLog):
             self.epoch = found.epoch
             self.counters = found.counters
             self.journal = Journal(disk, self.config.journal_bytes, found.journal_from)
-            self.committer = Committer(self.journal, self.runtime.offload.lane("journal"), self._roll_back)
+            self.committer = Committer(self.journal, self.runtime.offload.serial_executor("journal"), self._roll_back)
             if self.clean:
                 for topic in found.topics:
                     self.add_topic(topic)

@@ -81,7 +81,7 @@ class ReplicatedJournal:
         self._on_flushed = on_flushed
         self._on_failed = on_failed
         self._files = Journal(runtime.disk, file_bytes, 1)
-        self._lane = runtime.offload.lane("journal")
+        self._executor = runtime.offload.serial_executor("journal")
         self.last = NOTHING
         """The newest frame, which may still be on its way to the device."""
         self.flushed = 0
@@ -120,7 +120,7 @@ class ReplicatedJournal:
     def close(self) -> None:
         """Let go of the files. What is not on its way to the device yet never comes."""
         self._waiting.clear()
-        self._lane.close()
+        self._executor.close()
         self._files.close()
 
     # --- what there is ---
@@ -193,7 +193,7 @@ class ReplicatedJournal:
             size += len(frames[-1])
         self._flying = last = self.last.sequence - len(self._waiting)
         placed = self._files.place_bytes(b"".join(frames), last)
-        placed.submit(self._lane, partial(self._on_written, placed, size, last - len(frames) + 1, last))
+        placed.submit(self._executor, partial(self._on_written, placed, size, last - len(frames) + 1, last))
 
     def _on_written(self, placed: PlacedBytes, size: int, first: int, last: int, error: BaseException | None) -> None:
         self._flying = 0

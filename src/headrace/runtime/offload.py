@@ -1,10 +1,10 @@
 """Running things off the loop.
 
 Three ways, by what they cost: `run` for short blocking work (a cold read, a directory sync) on a small thread pool;
-`lane` for the one stream of blocking work that every acknowledged message waits on (the journal), a dedicated thread
-with an eventfd each way, about half the hand-over time of an executor, and for plain durable writes not even in need of
-the interpreter (`writer.py`); `work` for computation that would hold the interpreter (compaction), in a separate
-process.
+`serial_executor` for the one stream of blocking work that every acknowledged message waits on (the journal), a
+dedicated thread with an eventfd each way, about half the hand-over time of an executor, and for plain durable writes
+not even in need of the interpreter (`writer.py`); `work` for computation that would hold the interpreter (compaction),
+in a separate process.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from headrace.runtime.disk import File, SystemFile
 
 T = TypeVar("T")
 
-# What a lane tells the loop: None, or the error that the job raised.
-LaneDone = Callable[[BaseException | None], None]
+# What a serial executor passes to the callback: None, or the error that the job raised.
+SerialDone = Callable[[BaseException | None], None]
 
 
-class Lane(Protocol):
+class SerialExecutor(Protocol):
     """One thread that does jobs in the order in which they were submitted."""
 
-    def submit(self, job: Callable[[], None], done: LaneDone) -> None:
+    def submit(self, job: Callable[[], None], done: SerialDone) -> None:
         """Run `job` off the loop, then `done` on the loop."""
         ...
 
-    def write(self, file: File, position: int, data: bytes, done: LaneDone) -> None:
+    def write(self, file: File, position: int, data: bytes, done: SerialDone) -> None:
         """The same for `file.write_durably(position, [data])`."""
         ...
 
@@ -51,8 +51,8 @@ class Offload(Protocol):
         """Run a function that blocks on the operating system."""
         ...
 
-    def lane(self, name: str) -> Lane:
-        """Open a lane of one's own."""
+    def serial_executor(self, name: str) -> SerialExecutor:
+        """Open a serial executor."""
         ...
 
     def work(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
@@ -68,32 +68,32 @@ class Offload(Protocol):
 thread_id = threading.get_ident
 
 
-class ThreadLane:
-    """A lane on a dedicated thread."""
+class ThreadSerialExecutor:
+    """A serial executor on a dedicated thread."""
 
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._jobs: deque[tuple[Callable[[], None], LaneDone] | None] = deque()
-        self._results: deque[tuple[LaneDone, BaseException | None]] = deque()
+        self._jobs: deque[tuple[Callable[[], None], SerialDone] | None] = deque()
+        self._results: deque[tuple[SerialDone, BaseException | None]] = deque()
         self._wake_thread = os.eventfd(0, os.EFD_CLOEXEC)
         self._wake_loop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         # Jobs that were submitted and not reported yet, how many of these are done, and the writer's own callback.
         self._under_way = 0
         self._finished = 0
-        self._written: LaneDone | None = None
+        self._written: SerialDone | None = None
         self._writer = writer.Writer(self._wake_thread, self._wake_loop) if writer.COMPILED else None
         loop.add_reader(self._wake_loop, self._deliver)
         self._thread = threading.Thread(target=self._serve, name=f"headrace-{name}", daemon=True)
         self._thread.start()
 
-    def submit(self, job: Callable[[], None], done: LaneDone) -> None:
+    def submit(self, job: Callable[[], None], done: SerialDone) -> None:
         if self._wake_thread < 0:
-            raise RuntimeError("a job was submitted to a lane that is closed")
+            raise RuntimeError("a job was submitted to a serial executor that is closed")
         self._under_way += 1
         self._jobs.append((job, done))
         os.eventfd_write(self._wake_thread, 1)
 
-    def write(self, file: File, position: int, data: bytes, done: LaneDone) -> None:
+    def write(self, file: File, position: int, data: bytes, done: SerialDone) -> None:
         # The writer knows one write and no order, so it gets only what has nothing before it; and only descriptors, so
         # a file of any other kind writes itself.
         if self._writer is None or self._under_way or not isinstance(file, SystemFile):
@@ -138,7 +138,9 @@ class ThreadLane:
                 done(error)
             except Exception as raised:
                 # What waits behind it has no wake-up of its own any more.
-                self._loop.call_exception_handler({"message": "a callback of a lane has raised", "exception": raised})
+                self._loop.call_exception_handler(
+                    {"message": "a callback of a serial executor has raised", "exception": raised}
+                )
 
     def close(self) -> None:
         if self._wake_thread < 0:
@@ -162,15 +164,15 @@ class SystemOffload:
         self._loop = loop
         self._root = root
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="headrace-offload")
-        self._lanes: list[ThreadLane] = []
+        self._executors: list[ThreadSerialExecutor] = []
 
     def run(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         return self._loop.run_in_executor(self._pool, function, *args)
 
-    def lane(self, name: str) -> Lane:
-        lane = ThreadLane(name, self._loop)
-        self._lanes.append(lane)
-        return lane
+    def serial_executor(self, name: str) -> SerialExecutor:
+        executor = ThreadSerialExecutor(name, self._loop)
+        self._executors.append(executor)
+        return executor
 
     def work(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         # Imported here: a broker that never compacts never pays for it.
@@ -182,6 +184,6 @@ class SystemOffload:
         return future
 
     def close(self) -> None:
-        for lane in self._lanes:
-            lane.close()
+        for executor in self._executors:
+            executor.close()
         self._pool.shutdown(wait=True)

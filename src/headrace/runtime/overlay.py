@@ -22,7 +22,7 @@ from headrace.errors import DataDirectoryLocked
 from headrace.runtime import Runtime
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.disk import Buffer, File, SystemFile
-from headrace.runtime.offload import Lane, LaneDone
+from headrace.runtime.offload import SerialDone, SerialExecutor
 from headrace.runtime.random import SystemRandom
 
 T = TypeVar("T")
@@ -237,10 +237,10 @@ class InPlace:
             done.set_exception(error)
         return done
 
-    def lane(self, name: str) -> Lane:
+    def serial_executor(self, name: str) -> SerialExecutor:
         return self
 
-    def submit(self, job: Callable[[], None], done: LaneDone) -> None:
+    def submit(self, job: Callable[[], None], done: SerialDone) -> None:
         try:
             job()
         except Exception as error:
@@ -248,7 +248,7 @@ class InPlace:
         else:
             done(None)
 
-    def write(self, file: File, position: int, data: bytes, done: LaneDone) -> None:
+    def write(self, file: File, position: int, data: bytes, done: SerialDone) -> None:
         self.submit(partial(file.write_durably, position, [data]), done)
 
     def work(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:

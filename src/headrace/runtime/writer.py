@@ -1,9 +1,9 @@
 """Durable writes by a thread that does not need the interpreter for them.
 
 A thread that comes back from the device has to ask for the interpreter, and gets it when the loop has nothing left to
-do: on a busy broker, a millisecond after a write that took a quarter of one. Compiled, a lane's thread takes a write,
-waits for the device and wakes the loop without ever asking; it asks only for jobs that are Python. Interpreted, there
-is nothing here to be used, and the lane does such a write as it does any other job.
+do: on a busy broker, a millisecond after a write that took a quarter of one. Compiled, a serial executor's thread takes
+a write, waits for the device and wakes the loop without ever asking; it asks only for jobs that are Python.
+Interpreted, there is nothing here to be used, and the executor does such a write as it does any other job.
 """
 
 from __future__ import annotations

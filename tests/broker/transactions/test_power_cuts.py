@@ -17,7 +17,7 @@ from tests.longer import seeds
 
 from headrace.broker.broker import Broker
 from headrace.broker.durable import durable
-from headrace.broker.transactions import Offered, Status
+from headrace.broker.transactions import Status, TransactionalBatch
 from headrace.broker.transactions.store import Store
 from headrace.config import Config
 from headrace.format import records
@@ -72,7 +72,7 @@ def writing(answered: list[int], rounds: int = 4) -> Living:
                 )
                 waiter, done = durable(None)
                 waiters.append(waiter)
-                offered.append(Offered(partition, batch, done))
+                offered.append(TransactionalBatch(partition, batch, done))
             outcomes = broker.transactions.produce(ID, offered, 2)
             assert all(isinstance(each, Appended) and not each.durable for each in outcomes)
             await asyncio.gather(*waiters)

@@ -34,7 +34,7 @@ class Message:
     offset: int = -1
 
 
-class Refused(Exception):
+class ClientFailed(Exception):
     """The client gave up, with its words."""
 
 
@@ -57,10 +57,10 @@ class Client:
         try:
             done = subprocess.run(command, capture_output=True, text=True, cwd=self._cwd, timeout=PATIENCE, check=False)
         except subprocess.TimeoutExpired as error:
-            raise Refused(f"{self.name} hangs: {error.stdout!r} {error.stderr!r}") from None
+            raise ClientFailed(f"{self.name} hangs: {error.stdout!r} {error.stderr!r}") from None
         lines = [json.loads(line) for line in done.stdout.splitlines()]
         if done.returncode:
-            raise Refused(f"{self.name}: {lines[-1]['error'] if lines else ''} {done.stderr[-2000:]}")
+            raise ClientFailed(f"{self.name}: {lines[-1]['error'] if lines else ''} {done.stderr[-2000:]}")
         return lines
 
     def produce(self, broker: str, topic: str, messages: Sequence[Message], **more: Any) -> None:
@@ -73,21 +73,21 @@ class Client:
     def consume(self, broker: str, topic: str, count: int, **more: Any) -> list[Message]:
         return [Message(**line) for line in self(do="consume", broker=broker, topic=topic, count=count, **more)]
 
-    def reading(self, said: Path, **work: Any) -> Reading:
+    def reading(self, said: Path, **work: Any) -> RunningConsumer:
         """Begin to consume, until it is stopped; it writes to the file `said`."""
         with said.open("w") as out:
             command = [*self._command, json.dumps({"do": "consume", "count": 1 << 30, **work})]
-            return Reading(subprocess.Popen(command, stdout=out, cwd=self._cwd), said)
+            return RunningConsumer(subprocess.Popen(command, stdout=out, cwd=self._cwd), said)
 
 
-class Reading:
+class RunningConsumer:
     """A consumer that runs."""
 
     def __init__(self, process: subprocess.Popen[bytes], said: Path) -> None:
         self._process = process
         self._said = said
 
-    def __enter__(self) -> Reading:
+    def __enter__(self) -> RunningConsumer:
         return self
 
     def __exit__(self, *_: object) -> None:

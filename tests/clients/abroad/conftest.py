@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.clients.abroad.clients import Client
 from tests.clients.building import go_program, node_program
-from tests.serving import Serving
+from tests.serving import ServeProcess
 
 HERE = Path(__file__).parent
 
@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 @pytest.fixture(scope="package")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """One broker for all tests: they name their topics and groups apart."""
-    with Serving(tmp_path_factory.mktemp("abroad") / "data") as serving:
+    with ServeProcess(tmp_path_factory.mktemp("abroad") / "data") as serving:
         yield serving.kafka
         # A clean stop is part of what is tested.
         serving.stop()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupState, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.clients.abroad.clients import PATIENCE, Client, Message, Refused
+from tests.clients.abroad.clients import PATIENCE, Client, ClientFailed, Message
 from tests.clients.trio import Confluent, How
 from tests.clients.trio import Message as Sent
 from tests.waiting import wait_until
@@ -88,7 +88,7 @@ def test_large_messages(client: Client, broker: str, topic: str) -> None:
     client.produce(broker, topic, [Message("0123456789")], times=300_000)
     [found] = client.consume(broker, topic, 1, group=f"{topic}-readers")
     assert found.value == "0123456789" * 300_000
-    with pytest.raises(Refused, match=r"(?i)large"):
+    with pytest.raises(ClientFailed, match=r"(?i)large"):
         client.produce(broker, topic, [Message("0123456789")], times=500_000)
 
 

@@ -36,7 +36,7 @@ class Message:
     at: int
 
 
-class Refused(Exception):
+class ClientFailed(Exception):
     """The client gave up, with its words."""
 
 
@@ -66,13 +66,13 @@ class Client:
             said, complaints = process.communicate(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
             process.kill()
-            raise Refused(f"{self.name} hangs: {process.communicate()[1][-2000:]}") from None
+            raise ClientFailed(f"{self.name} hangs: {process.communicate()[1][-2000:]}") from None
         told = json.loads(said.splitlines()[-1]) if said else {}
         if told.get("published") != len(bodies):
-            raise Refused(f"{self.name}: {told.get('error')} {complaints[-2000:]}")
+            raise ClientFailed(f"{self.name}: {told.get('error')} {complaints[-2000:]}")
 
-    def consume(self, topic: str, channel: str, **work: Any) -> Consuming:
-        return Consuming(self.start(do="consume", topic=topic, channel=channel, **work))
+    def consume(self, topic: str, channel: str, **work: Any) -> RunningConsumer:
+        return RunningConsumer(self.start(do="consume", topic=topic, channel=channel, **work))
 
     def read(self, topic: str, channel: str, count: int, **work: Any) -> list[Message]:
         """Consume so many messages, and wait for the end of the client."""
@@ -80,7 +80,7 @@ class Client:
             return consuming.rest()
 
 
-class Consuming:
+class RunningConsumer:
     """A consumer that runs."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
@@ -103,7 +103,7 @@ class Consuming:
         for thread in self._threads:
             thread.start()
 
-    def __enter__(self) -> Consuming:
+    def __enter__(self) -> RunningConsumer:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -123,7 +123,7 @@ class Consuming:
             return None
         told = json.loads(line)
         if "error" in told:
-            raise Refused(told["error"])
+            raise ClientFailed(told["error"])
         return Message(**told)
 
     def take(self, count: int, seconds: float = PATIENCE) -> list[Message]:

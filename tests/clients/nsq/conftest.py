@@ -15,7 +15,7 @@ import pytest
 from bench.peers import free_port
 from tests.clients.building import go_program, node_program
 from tests.clients.nsq.clients import PATIENCE, Client
-from tests.serving import Serving
+from tests.serving import ServeProcess
 from tests.waiting import wait_until
 
 HERE = Path(__file__).parent
@@ -79,14 +79,14 @@ class Doors:
 class NsqServing:
     """A broker process with NSQ's doors at ports that it keeps when it is started again."""
 
-    serving: Serving
+    serving: ServeProcess
     doors: Doors
 
 
 def nsq_serving(data: Path, *flags: str) -> NsqServing:
     names = ("--nsq", "--nsq-http", "--lookup", "--lookup-http", "--http")
     ports = {door: f"127.0.0.1:{free_port()}" for door in names}
-    serving = Serving(data, *itertools.chain.from_iterable(ports.items()), *flags)
+    serving = ServeProcess(data, *itertools.chain.from_iterable(ports.items()), *flags)
     doors = Doors(
         kafka=serving.kafka,
         nsq=ports["--nsq"],

@@ -8,7 +8,7 @@ from confluent_kafka import Producer
 from tests.clients.nsq.clients import PATIENCE
 from tests.clients.nsq.conftest import Doors
 from tests.clients.nsq.raw import Raw
-from tests.serving import Serving
+from tests.serving import ServeProcess
 
 
 def transactional(address: str, name: str) -> Producer:
@@ -59,7 +59,7 @@ def test_only_what_is_committed_comes(doors: Doors, topic: str) -> None:
 
 
 def test_a_transaction_that_a_killed_broker_left_open_is_never_seen(tmp_path: Path) -> None:
-    with Serving(tmp_path / "data", "--nsq", "127.0.0.1:0") as broker:
+    with ServeProcess(tmp_path / "data", "--nsq", "127.0.0.1:0") as broker:
         producer = transactional(broker.kafka, "one")
         for value, commits in ((b"first", True), (b"lost", False)):
             producer.begin_transaction()

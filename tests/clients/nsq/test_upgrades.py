@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from tests.certificates import Authority
-from tests.clients.nsq.clients import Client, Refused
+from tests.clients.nsq.clients import Client, ClientFailed
 from tests.clients.nsq.conftest import Doors, nsq_serving
 from tests.clients.nsq.test_messages import numbered
 
@@ -106,6 +106,6 @@ def test_who_may_do_all(guarded: Doors, client: Client, topic: str) -> None:
 
 
 def test_who_may_not_publish(guarded: Doors, client: Client, topic: str) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(ClientFailed):
         client.publish(guarded.nsq, topic, ["no"], auth="reader")
     assert not guarded.get(f"/stats?format=json&topic={topic}")["topics"]

@@ -24,7 +24,7 @@ from headrace.doors.kafka.registry import handler
 KEYS = {schema: key for key, schema in api_key_map.items()}
 
 
-class Asking:
+class LocalClient:
     """A client of one broker, without a socket."""
 
     def __init__(self, broker: Broker) -> None:

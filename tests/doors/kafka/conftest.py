@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests import brokers
-from tests.doors.kafka.asking import Asking
+from tests.doors.kafka.asking import LocalClient
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def asking_settings(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 @pytest.fixture
-async def ask(tmp_path: Path, asking_settings: dict[str, Any]) -> AsyncIterator[Asking]:
+async def ask(tmp_path: Path, asking_settings: dict[str, Any]) -> AsyncIterator[LocalClient]:
     """Ask a handler: `await ask("metadata", 12, topics=None, ...)`."""
     async with brokers.running(tmp_path, node_id=1, **{"durability": "async", **asking_settings}) as broker:
-        yield Asking(broker)
+        yield LocalClient(broker)

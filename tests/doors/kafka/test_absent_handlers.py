@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.doors.kafka.asking import Asking
+from tests.doors.kafka.asking import LocalClient
 
 ANY: dict[str, Any] = {
     "resource_type_filter": 1,
@@ -32,7 +32,7 @@ ALLOWED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("version", range(1, 4))
-async def test_acls_are_disabled(ask: Asking, version: int) -> None:
+async def test_acls_are_disabled(ask: LocalClient, version: int) -> None:
     described = await ask("describe_acls", version, **ANY)
     assert (described.error_code, described.resources) == (ErrorCode.security_disabled, ())
     assert described.error_message
@@ -45,6 +45,6 @@ async def test_acls_are_disabled(ask: Asking, version: int) -> None:
 
 
 @pytest.mark.parametrize("topics", [None, [], [{"name": "t", "partition_indexes": [0, 7]}]])
-async def test_nothing_is_being_reassigned(ask: Asking, topics: Any) -> None:
+async def test_nothing_is_being_reassigned(ask: LocalClient, topics: Any) -> None:
     reply = await ask("list_partition_reassignments", 0, timeout=1000, topics=topics)
     assert (reply.error_code, reply.error_message, reply.topics) == (ErrorCode.none, None, ())

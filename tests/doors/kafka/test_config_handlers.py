@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.doors.kafka.asking import Asking
+from tests.doors.kafka.asking import LocalClient
 from tests.waiting import until
 
 from headrace.broker.dynamic_config import DYNAMIC
@@ -23,7 +23,7 @@ BAD_REQUEST, BAD_CONFIG = ErrorCode.invalid_request, ErrorCode.invalid_config
 
 
 async def described(
-    ask: Asking, kind: int, name: str, keys: list[str] | None = None, version: int = 4, rich: bool = False
+    ask: LocalClient, kind: int, name: str, keys: list[str] | None = None, version: int = 4, rich: bool = False
 ) -> Any:
     reply = await ask(
         "describe_configs",
@@ -37,13 +37,13 @@ async def described(
     return result
 
 
-async def own(ask: Asking) -> dict[str, str]:
+async def own(ask: LocalClient) -> dict[str, str]:
     result = await described(ask, TOPIC, "t")
     return {entry.name: entry.value for entry in result.configs if entry.config_source == 1}
 
 
 @pytest.mark.parametrize("version", range(1, 5))
-async def test_describe_a_topic_in_every_version(ask: Asking, version: int) -> None:
+async def test_describe_a_topic_in_every_version(ask: LocalClient, version: int) -> None:
     await ask.broker.topics.create("t", 1, {"segment.bytes": "2000000"})
     keys = ["retention.ms", "segment.bytes", "nope"]
     result = await described(ask, TOPIC, "t", keys, version, rich=True)
@@ -63,7 +63,7 @@ async def test_describe_a_topic_in_every_version(ask: Asking, version: int) -> N
 
 
 @pytest.mark.parametrize("asking_settings", [{"log_retention_ms": 5000}], indirect=True)
-async def test_what_the_operator_set_is_said(ask: Asking) -> None:
+async def test_what_the_operator_set_is_said(ask: LocalClient) -> None:
     await ask.broker.topics.create("t")
     (entry,) = (await described(ask, TOPIC, "t", ["retention.ms"], rich=True)).configs
     assert (entry.value, entry.config_source) == ("5000", 4)
@@ -73,7 +73,7 @@ async def test_what_the_operator_set_is_said(ask: Asking) -> None:
     ]
 
 
-async def test_keys_that_mean_all(ask: Asking) -> None:
+async def test_keys_that_mean_all(ask: LocalClient) -> None:
     await ask.broker.topics.create("t")
     everything = [entry.name for entry in (await described(ask, TOPIC, "t")).configs]
     assert everything == sorted(SETTINGS)
@@ -97,14 +97,14 @@ async def test_keys_that_mean_all(ask: Asking) -> None:
         (99, "x", BAD_REQUEST),
     ],
 )
-async def test_resources_that_are_described(ask: Asking, kind: int, name: str, code: ErrorCode) -> None:
+async def test_resources_that_are_described(ask: LocalClient, kind: int, name: str, code: ErrorCode) -> None:
     result = await described(ask, kind, name)
     assert result.error_code is code
     assert bool(result.error_message) == (code is not ErrorCode.none)
 
 
 @pytest.mark.parametrize("asking_settings", [{"num_partitions": 3, "offsets_retention_ms": 120_000}], indirect=True)
-async def test_describe_the_broker(ask: Asking) -> None:
+async def test_describe_the_broker(ask: LocalClient) -> None:
     result = await described(ask, BROKER, "1", rich=True)
     entries = {entry.name: entry for entry in result.configs}
     assert len(entries) == len(result.configs)
@@ -124,7 +124,7 @@ async def test_describe_the_broker(ask: Asking) -> None:
 
 
 async def replace(
-    ask: Asking, configs: Sequence[tuple[str, str | None]], validate: bool = False, **resource: Any
+    ask: LocalClient, configs: Sequence[tuple[str, str | None]], validate: bool = False, **resource: Any
 ) -> Any:
     given = {"resource_type": TOPIC, "resource_name": "t"} | resource
     configs_given = [{"name": name, "value": value} for name, value in configs]
@@ -133,7 +133,7 @@ async def replace(
 
 
 async def change(
-    ask: Asking, *configs: tuple[str, int, str | None], validate: bool = False, version: int = 1, **resource: Any
+    ask: LocalClient, *configs: tuple[str, int, str | None], validate: bool = False, version: int = 1, **resource: Any
 ) -> Any:
     given = {"resource_type": TOPIC, "resource_name": "t"} | resource
     changes = [{"name": name, "config_operation": operation, "value": value} for name, operation, value in configs]
@@ -145,7 +145,7 @@ async def change(
     return response.error_code
 
 
-async def test_alter_configs_replaces_everything(ask: Asking) -> None:
+async def test_alter_configs_replaces_everything(ask: LocalClient) -> None:
     topic = await ask.broker.topics.create("t", 1, {"retention.ms": "1000"})
     assert await replace(ask, [("segment.ms", "5000")]) is ErrorCode.none
     assert await own(ask) == {"segment.ms": "5000"}
@@ -176,14 +176,14 @@ async def test_alter_configs_replaces_everything(ask: Asking) -> None:
         (99, "x", BAD_REQUEST),
     ],
 )
-async def test_resources_that_cannot_be_changed(ask: Asking, kind: int, name: str, code: ErrorCode) -> None:
+async def test_resources_that_cannot_be_changed(ask: LocalClient, kind: int, name: str, code: ErrorCode) -> None:
     resource = {"resource_type": kind, "resource_name": name}
     for validate in (True, False):
         assert await replace(ask, [("log.retention.ms", "1")], validate, **resource) is code
         assert await change(ask, ("log.retention.ms", SET, "1"), validate=validate, **resource) is code
 
 
-async def test_incremental_changes(ask: Asking) -> None:
+async def test_incremental_changes(ask: LocalClient) -> None:
     topic = await ask.broker.topics.create("t")
     assert await change(ask, ("segment.ms", SET, "5000"), ("retention.ms", SET, "9")) is ErrorCode.none
     assert (topic.settings.segment_ms, topic.settings.retention_ms) == (5000, 9)
@@ -194,7 +194,7 @@ async def test_incremental_changes(ask: Asking) -> None:
         assert await own(ask) == {}
 
 
-async def test_incremental_changes_of_lists(ask: Asking) -> None:
+async def test_incremental_changes_of_lists(ask: LocalClient) -> None:
     topic = await ask.broker.topics.create("t")
     for operation, value, result in (
         (APPEND, "compact", "delete,compact"),
@@ -210,7 +210,7 @@ async def test_incremental_changes_of_lists(ask: Asking) -> None:
         assert (topic.settings.compact, topic.settings.delete) == ("compact" in result, "delete" in result)
 
 
-async def test_incremental_changes_that_are_refused(ask: Asking) -> None:
+async def test_incremental_changes_that_are_refused(ask: LocalClient) -> None:
     await ask.broker.topics.create("t")
     for configs, code in (
         ([("retention.ms", APPEND, "5")], BAD_CONFIG),
@@ -234,7 +234,7 @@ async def test_incremental_changes_that_are_refused(ask: Asking) -> None:
     assert await own(ask) == {}
 
 
-async def test_a_resource_named_twice(ask: Asking) -> None:
+async def test_a_resource_named_twice(ask: LocalClient) -> None:
     await ask.broker.topics.create("t")
     resource = {"resource_type": TOPIC, "resource_name": "t"}
     changes = [{"name": "retention.ms", "config_operation": SET, "value": "5"}]
@@ -248,7 +248,7 @@ async def test_a_resource_named_twice(ask: Asking) -> None:
 # --- records and sizes ------------------------------------------------------------------------------------------------
 
 
-async def filled(ask: Asking, name: str = "t", **config: str) -> Any:
+async def filled(ask: LocalClient, name: str = "t", **config: str) -> Any:
     topic = await ask.broker.topics.create(name, 2, {key.replace("_", "."): value for key, value in config.items()})
     partition = topic.partitions[0]
     if not partition.loaded:
@@ -260,7 +260,7 @@ async def filled(ask: Asking, name: str = "t", **config: str) -> Any:
     return topic
 
 
-async def trimmed(ask: Asking, name: str, index: int, offset: int, version: int = 2, timeout: int = 1000) -> Any:
+async def trimmed(ask: LocalClient, name: str, index: int, offset: int, version: int = 2, timeout: int = 1000) -> Any:
     asked = [{"name": name, "partitions": [{"partition_index": index, "offset": offset}]}]
     reply = await ask("delete_records", version, topics=asked, timeout=timeout)
     (topic,) = reply.topics
@@ -269,7 +269,7 @@ async def trimmed(ask: Asking, name: str, index: int, offset: int, version: int 
     return partition.low_watermark, partition.error_code
 
 
-async def test_delete_records(ask: Asking) -> None:
+async def test_delete_records(ask: LocalClient) -> None:
     topic = await filled(ask)
     out_of_range = (-1, ErrorCode.offset_out_of_range)
     unknown = (-1, ErrorCode.unknown_topic_or_partition)
@@ -285,7 +285,7 @@ async def test_delete_records(ask: Asking) -> None:
         assert await trimmed(ask, name, index, 0) == unknown
 
 
-async def test_delete_records_that_may_not_go(ask: Asking) -> None:
+async def test_delete_records_that_may_not_go(ask: LocalClient) -> None:
     await filled(ask, "compacted", cleanup_policy="compact")
     assert await trimmed(ask, "compacted", 0, -1) == (-1, ErrorCode.policy_violation)
     await filled(ask, "both", cleanup_policy="compact,delete")
@@ -294,7 +294,7 @@ async def test_delete_records_that_may_not_go(ask: Asking) -> None:
     assert await trimmed(ask, "__consumer_offsets", 0, 0) == (-1, ErrorCode.invalid_topic_exception)
 
 
-async def test_delete_records_named_twice(ask: Asking) -> None:
+async def test_delete_records_named_twice(ask: LocalClient) -> None:
     await filled(ask)
     partitions = [{"partition_index": 0, "offset": offset} for offset in (2, 4)]
     asked = [
@@ -306,7 +306,7 @@ async def test_delete_records_named_twice(ask: Asking) -> None:
 
 
 @pytest.mark.parametrize("version", range(1, 6))
-async def test_log_dirs(ask: Asking, version: int) -> None:
+async def test_log_dirs(ask: LocalClient, version: int) -> None:
     await filled(ask)
     asked = [{"topic": "t", "partitions": [0, 1, 9, 0]}, {"topic": "nope", "partitions": [0]}]
     reply = await ask("describe_log_dirs", version, topics=asked)
@@ -323,7 +323,7 @@ async def test_log_dirs(ask: Asking, version: int) -> None:
     assert [(topic.name, len(topic.partitions)) for topic in everything.topics] == [("t", 2)]
 
 
-async def test_the_level_of_the_logger_is_changed_elsewhere(ask: Asking) -> None:
+async def test_the_level_of_the_logger_is_changed_elsewhere(ask: LocalClient) -> None:
     resource = {"resource_type": 8, "resource_name": "1", "configs": [{"name": "root", "value": "DEBUG"}]}
     reply = await ask("alter_configs", 2, resources=[resource], validate_only=False)
     assert reply.responses[0].error_code is BAD_REQUEST

@@ -8,7 +8,7 @@ from functools import partial
 from typing import ClassVar
 
 from confluent_kafka import KafkaError, Producer
-from tests.doors.adapter import Client, Refused
+from tests.doors.adapter import Client, DoorRefused
 from tests.doors.conformance import Conformance
 from tests.doors.kafka.wired import frame
 from tests.waiting import SECONDS
@@ -50,7 +50,7 @@ class KafkaClient(Client):
 
     def _produce(self, topic: str, messages: Sequence[tuple[int, bytes, list[tuple[str, str]]]]) -> None:
         if failed := [error for error in self._errors(topic, messages) if error]:
-            raise Refused(failed[0])
+            raise DoorRefused(failed[0])
 
     def _errors(self, topic: str, messages: Sequence[tuple[int, bytes, list[tuple[str, str]]]]) -> list[str]:
         """What became of each message: its error, or nothing."""

@@ -10,18 +10,18 @@ from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.doors.kafka.asking import Asking
+from tests.doors.kafka.asking import LocalClient
 
 from headrace.doors.kafka.handlers import k68_consumer_group_heartbeat
 
 
-async def joins(ask: Asking, version: int, member: str = "m", **fields: Any) -> Any:
+async def joins(ask: LocalClient, version: int, member: str = "m", **fields: Any) -> Any:
     asked = {"rebalance_timeout": 60_000, "subscribed_topic_names": ["t"], "topic_partitions": [], **fields}
     return await ask("consumer_group_heartbeat", version, group_id="readers", member_id=member, member_epoch=0, **asked)
 
 
 @pytest.mark.parametrize("version", range(2))
-async def test_a_member_joins_and_is_shown(ask: Asking, version: int) -> None:
+async def test_a_member_joins_and_is_shown(ask: LocalClient, version: int) -> None:
     topic = await ask.broker.topics.create("t", 2, {})
     reply = await joins(ask, version, instance_id="i", rack_id="r", server_assignor="range")
     assert (reply.error_code, reply.error_message, reply.member_id) == (ErrorCode.none, None, "m")
@@ -67,7 +67,7 @@ async def test_a_member_joins_and_is_shown(ask: Asking, version: int) -> None:
     assert found.members[0].assignment.topic_partitions == ()
 
 
-async def test_the_assignor_is_what_members_wish_now(ask: Asking) -> None:
+async def test_the_assignor_is_what_members_wish_now(ask: LocalClient) -> None:
     async def assignor() -> str:
         asked = {"group_ids": ["readers"], "include_authorized_operations": False}
         return (await ask("consumer_group_describe", 1, **asked)).groups[0].assignor_name
@@ -79,14 +79,14 @@ async def test_the_assignor_is_what_members_wish_now(ask: Asking) -> None:
     assert await assignor() == "uniform"
 
 
-async def test_members_draw_their_ids_from_version_1_on(ask: Asking) -> None:
+async def test_members_draw_their_ids_from_version_1_on(ask: LocalClient) -> None:
     drawn = (await joins(ask, 0, member="")).member_id
     assert drawn
     assert (await joins(ask, 1, member="")).error_code == ErrorCode.invalid_request
     assert (await joins(ask, 1, member="mine")).member_id == "mine"
 
 
-async def test_a_refusal_says_why_and_leaves_no_group(ask: Asking) -> None:
+async def test_a_refusal_says_why_and_leaves_no_group(ask: LocalClient) -> None:
     for fields, code in (
         ({"rebalance_timeout": -1}, ErrorCode.invalid_request),
         ({"server_assignor": "fair"}, ErrorCode.unsupported_assignor),
@@ -98,7 +98,7 @@ async def test_a_refusal_says_why_and_leaves_no_group(ask: Asking) -> None:
     assert (await ask("list_groups", 5, states_filter=[], types_filter=[])).groups == ()
 
 
-async def test_a_classic_group_is_not_described(ask: Asking) -> None:
+async def test_a_classic_group_is_not_described(ask: LocalClient) -> None:
     topics = [{"name": "t", "partitions": [{"partition_index": 0, "committed_offset": 0, "committed_metadata": ""}]}]
     await ask.broker.topics.create("t", 1, {})
     committed = await ask(
@@ -112,7 +112,7 @@ async def test_a_classic_group_is_not_described(ask: Asking) -> None:
     )
 
 
-async def classic_joins(ask: Asking, member: str = "", **fields: Any) -> Any:
+async def classic_joins(ask: LocalClient, member: str = "", **fields: Any) -> Any:
     asked = {
         "group_id": "readers",
         "session_timeout": 10_000,
@@ -125,11 +125,11 @@ async def classic_joins(ask: Asking, member: str = "", **fields: Any) -> Any:
     return await ask("join_group", 3, **asked)
 
 
-async def kind_of(ask: Asking) -> list[str]:
+async def kind_of(ask: LocalClient) -> list[str]:
     return [each.group_type for each in (await ask("list_groups", 5, states_filter=[], types_filter=[])).groups]
 
 
-async def test_a_refused_member_does_not_change_the_protocol(ask: Asking) -> None:
+async def test_a_refused_member_does_not_change_the_protocol(ask: LocalClient) -> None:
     await ask.broker.topics.create("t", 2, {})
     member = (await classic_joins(ask)).member_id
     assert (await joins(ask, 1)).error_code is ErrorCode.group_id_not_found
@@ -149,7 +149,7 @@ async def test_a_refused_member_does_not_change_the_protocol(ask: Asking) -> Non
     assert await kind_of(ask) == ["classic"]
 
 
-async def test_a_classic_member_that_never_came_back_is_not_waited_for(ask: Asking) -> None:
+async def test_a_classic_member_that_never_came_back_is_not_waited_for(ask: LocalClient) -> None:
     await ask.broker.topics.create("t", 2, {})
     metadata = {"group_instance_id": None, "reason": None}
     asked = {"group_id": "readers", "session_timeout": 10_000, "rebalance_timeout": 10_000, "protocol_type": "consumer"}
@@ -162,7 +162,7 @@ async def test_a_classic_member_that_never_came_back_is_not_waited_for(ask: Aski
     assert late.error_code is ErrorCode.inconsistent_group_protocol
 
 
-async def test_limits(ask: Asking) -> None:
+async def test_limits(ask: LocalClient) -> None:
     await ask.broker.topics.create("t", 2, {})
     longest, most = "x" * 255, [f"t{number}" for number in range(10_000)]
     for fields in (
@@ -180,7 +180,7 @@ async def test_limits(ask: Asking) -> None:
     assert reply.error_code is ErrorCode.none
 
 
-async def test_partitions_named_twice(ask: Asking) -> None:
+async def test_partitions_named_twice(ask: LocalClient) -> None:
     """What a member owns is all that it names, however it does."""
     topic = await ask.broker.topics.create("t", 2, {})
     first = await joins(ask, 1, "a")
@@ -200,7 +200,7 @@ def test_a_topic_named_many_times_holds_nobody_up() -> None:
     assert time.process_time() - before < 1
 
 
-async def test_a_group_that_is_asked_for_twice_is_told_once(ask: Asking) -> None:
+async def test_a_group_that_is_asked_for_twice_is_told_once(ask: LocalClient) -> None:
     await ask.broker.topics.create("t", 2, {})
     await joins(ask, 1)
     asked = {"group_ids": ["readers", "readers"], "include_authorized_operations": False}

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.doors.kafka.test_transactions import FIRST, PRODUCE, SECOND, TRANSACTIONAL, Transacting, fetched, stage
+from tests.doors.kafka.test_transactions import (
+    FIRST,
+    PRODUCE,
+    SECOND,
+    TRANSACTIONAL,
+    TransactionalClient,
+    fetched,
+    stage,
+)
 
 from headrace.format import records
 
@@ -15,7 +23,7 @@ from headrace.format import records
 async def test_a_record_of_a_transaction_cannot_be_delayed(tmp_path: Path, generation: int) -> None:
     async with stage(tmp_path) as (door, wire, _):
         topic = await door.broker.topics.create("later", 1, {"delay": "true"})
-        producer = Transacting(wire, generation)
+        producer = TransactionalClient(wire, generation)
         assert await producer.init() is ErrorCode.none
         await producer.write(topic, 0, b"now")
         now = door.broker.runtime.clock.now_ms()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 from tests import brokers
-from tests.doors.kafka.asking import Asking
+from tests.doors.kafka.asking import LocalClient
 from tests.doors.kafka.test_config_handlers import APPEND, BROKER, DELETE, SET, change, described, replace
 from tests.doors.kafka.test_consumer_group_handlers import joins
 
@@ -25,7 +25,9 @@ ASSIGNMENT = "consumer.assignment.interval.ms"
 NONE, BAD_REQUEST, BAD_CONFIG = ErrorCode.none, ErrorCode.invalid_request, ErrorCode.invalid_config
 
 
-async def entries(ask: Asking, kind: int, name: str, keys: list[str] | None = None) -> dict[str, tuple[str, int, Any]]:
+async def entries(
+    ask: LocalClient, kind: int, name: str, keys: list[str] | None = None
+) -> dict[str, tuple[str, int, Any]]:
     """Value, source and synonyms of settings by name."""
     result = await described(ask, kind, name, keys, rich=True)
     assert result.error_code is NONE
@@ -46,7 +48,7 @@ def broker(name: str = "") -> dict[str, Any]:
 # --- groups -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_group_that_nobody_set_anything_for(ask: Asking) -> None:
+async def test_a_group_that_nobody_set_anything_for(ask: LocalClient) -> None:
     assert await entries(ask, GROUP, "g") == {
         ASSIGNMENT: ("0", 5, []),
         HEARTBEAT: ("5000", 5, [("group.consumer.heartbeat.interval.ms", "5000", 5)]),
@@ -58,7 +60,7 @@ async def test_a_group_that_nobody_set_anything_for(ask: Asking) -> None:
     }
 
 
-async def test_a_groups_settings_are_changed(ask: Asking) -> None:
+async def test_a_groups_settings_are_changed(ask: LocalClient) -> None:
     assert await change(ask, (SESSION, SET, "50000"), (HEARTBEAT, SET, "6000"), **group()) is NONE
     found = await entries(ask, GROUP, "g")
     assert found[SESSION] == (
@@ -91,7 +93,7 @@ async def test_a_groups_settings_are_changed(ask: Asking) -> None:
         ([(SESSION, SET, "46000"), (HEARTBEAT, SET, "abc")], BAD_CONFIG),
     ],
 )
-async def test_what_a_group_cannot_have(ask: Asking, changes: Any, code: ErrorCode) -> None:
+async def test_what_a_group_cannot_have(ask: LocalClient, changes: Any, code: ErrorCode) -> None:
     for validate in (True, False):
         assert await change(ask, *changes, validate=validate, **group()) is code
     assert (await entries(ask, GROUP, "g"))[SESSION][1] == 5
@@ -99,14 +101,14 @@ async def test_what_a_group_cannot_have(ask: Asking, changes: Any, code: ErrorCo
     assert "__configs" not in ask.broker.topics.all
 
 
-async def test_what_is_only_tried_changes_nothing(ask: Asking) -> None:
+async def test_what_is_only_tried_changes_nothing(ask: LocalClient) -> None:
     assert await change(ask, (SESSION, SET, "50000"), validate=True, **group()) is NONE
     assert await change(ask, ("log.retention.ms", SET, "50000"), validate=True, **broker()) is NONE
     assert (await entries(ask, GROUP, "g"))[SESSION][1] == 5
     assert "__configs" not in ask.broker.topics.all
 
 
-async def test_members_go_by_their_groups_settings(ask: Asking) -> None:
+async def test_members_go_by_their_groups_settings(ask: LocalClient) -> None:
     await ask.broker.topics.create("rain", 1)
     joined = await joins(ask, 1)
     assert joined.heartbeat_interval.total_seconds() == 5
@@ -118,7 +120,7 @@ async def test_members_go_by_their_groups_settings(ask: Asking) -> None:
     assert ask.broker.groups.consumers.settings_of("other").session_ms == 45_000
 
 
-async def test_so_many_groups_and_no_more(ask: Asking) -> None:
+async def test_so_many_groups_and_no_more(ask: LocalClient) -> None:
     dynamic = ask.broker.dynamic
     for number in range(GROUPS_MAX - 1):
         dynamic._apply(Scope.GROUP, str(number), {SESSION: "50000"})
@@ -132,7 +134,7 @@ async def test_so_many_groups_and_no_more(ask: Asking) -> None:
 # --- the broker -------------------------------------------------------------------------------------------------------
 
 
-async def test_defaults_of_topics_are_changed(ask: Asking) -> None:
+async def test_defaults_of_topics_are_changed(ask: LocalClient) -> None:
     topic = await ask.broker.topics.create("t", 1)
     own = await ask.broker.topics.create("own", 1, {"retention.ms": "7000"})
     offsets = await ask.broker.topics.create("__consumer_offsets", 1, {"cleanup.policy": "compact"}, internal=True)
@@ -159,7 +161,7 @@ async def test_defaults_of_topics_are_changed(ask: Asking) -> None:
     assert await entries(ask, BROKER, "") == {}
 
 
-async def test_topics_that_change_meanwhile_follow_too(ask: Asking) -> None:
+async def test_topics_that_change_meanwhile_follow_too(ask: LocalClient) -> None:
     topics = ask.broker.topics
     for number in range(100):
         await topics.create(f"t{number}", 1)
@@ -177,7 +179,7 @@ async def test_topics_that_change_meanwhile_follow_too(ask: Asking) -> None:
             assert (topic.settings.retention_ms, topic.settings.segment_ms) == (5_000, expected), name
 
 
-async def test_a_list_is_appended_to_what_counts(ask: Asking) -> None:
+async def test_a_list_is_appended_to_what_counts(ask: LocalClient) -> None:
     topic = await ask.broker.topics.create("t", 1)
     assert await change(ask, ("log.cleanup.policy", APPEND, "compact"), **broker()) is NONE
     assert (topic.settings.delete, topic.settings.compact) == (True, True)
@@ -202,7 +204,7 @@ async def test_a_list_is_appended_to_what_counts(ask: Asking) -> None:
         ("log.cleaner.max.compaction.lag.ms", "1000"),
     ],
 )
-async def test_what_of_the_broker_cannot_change(ask: Asking, name: str, setting: str, value: str) -> None:
+async def test_what_of_the_broker_cannot_change(ask: LocalClient, name: str, setting: str, value: str) -> None:
     topic = await ask.broker.topics.create("t", 1, {"min.compaction.lag.ms": "2000"})
     before = topic.settings
     assert await change(ask, (setting, SET, value), **broker(name)) is BAD_REQUEST
@@ -211,7 +213,7 @@ async def test_what_of_the_broker_cannot_change(ask: Asking, name: str, setting:
 
 async def test_the_log_goes_by_what_is_set_now(tmp_path: Path) -> None:
     async with brokers.running(tmp_path, node_id=1, compaction_check_ms=7_000) as first:
-        ask = Asking(first)
+        ask = LocalClient(first)
         log = first.log
         assert isinstance(log, NativeLog)
         assert await change(ask, ("log.cleaner.backoff.ms", SET, "2000"), **broker()) is NONE
@@ -225,13 +227,13 @@ async def test_the_log_goes_by_what_is_set_now(tmp_path: Path) -> None:
         log = second.log
         assert isinstance(log, NativeLog)
         assert (log.config.compaction_check_ms, log.config.producer_id_expiration_ms) == (2_000, 5_000)
-        assert await change(Asking(second), ("log.cleaner.backoff.ms", DELETE, None), **broker()) is NONE
+        assert await change(LocalClient(second), ("log.cleaner.backoff.ms", DELETE, None), **broker()) is NONE
         assert log.config.compaction_check_ms == 7_000
 
 
 async def test_changes_outlive_a_restart(tmp_path: Path) -> None:
     async with brokers.running(tmp_path, node_id=1) as first:
-        ask = Asking(first)
+        ask = LocalClient(first)
         await first.topics.create("t", 1)
         assert await change(ask, (SESSION, SET, "50000"), (HEARTBEAT, SET, "6000"), **group()) is NONE
         assert await change(ask, (HEARTBEAT, DELETE, None), **group()) is NONE
@@ -240,7 +242,7 @@ async def test_changes_outlive_a_restart(tmp_path: Path) -> None:
         assert await change(ask, ("log.segment.bytes", SET, "2000000"), **broker("1")) is NONE
         assert await change(ask, ("log.segment.bytes", SET, "3000000"), **broker()) is NONE
     async with brokers.running(tmp_path, node_id=1) as second:
-        ask = Asking(second)
+        ask = LocalClient(second)
         found = await entries(ask, GROUP, "g")
         assert (found[SESSION][:2], found[HEARTBEAT][:2]) == (("50000", 8), ("5000", 5))
         assert second.groups.consumers.settings_of("g").session_ms == 50_000
@@ -255,13 +257,13 @@ async def test_changes_outlive_a_restart(tmp_path: Path) -> None:
 # --- what has settings ------------------------------------------------------------------------------------------------
 
 
-async def listed(ask: Asking, *types: int, version: int = 1) -> Any:
+async def listed(ask: LocalClient, *types: int, version: int = 1) -> Any:
     reply = await ask("list_config_resources", version, resource_types=[*types])
     found = [(getattr(each, "resource_type", METRICS), each.resource_name) for each in reply.config_resources]
     return reply.error_code, found
 
 
-async def test_list_config_resources(ask: Asking) -> None:
+async def test_list_config_resources(ask: LocalClient) -> None:
     await ask.broker.topics.create("t", 1)
     await change(ask, (SESSION, SET, "50000"), **group())
     every = [(GROUP, "g"), (LOGGER, "1"), (BROKER, "1"), (TOPIC, "__configs"), (TOPIC, "t")]

@@ -9,7 +9,7 @@ import pytest
 from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.schema.index import api_key_map
-from tests.doors.kafka.asking import Asking
+from tests.doors.kafka.asking import LocalClient
 from tests.doors.kafka.wired import Wire, open_door
 
 from headrace.doors.kafka import codec
@@ -87,7 +87,7 @@ async def test_the_state_of_share_groups_is_refused_partition_by_partition(tmp_p
 
 
 @pytest.mark.parametrize("version", range(3))
-async def test_the_quorum_is_this_node(ask: Asking, version: int) -> None:
+async def test_the_quorum_is_this_node(ask: LocalClient, version: int) -> None:
     def partitions(*indexes: int) -> list[dict[str, int]]:
         return [{"partition_index": index} for index in indexes]
 

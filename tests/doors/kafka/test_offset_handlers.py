@@ -9,7 +9,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from tests import brokers
 from tests.device import Device
-from tests.doors.kafka.asking import Asking
+from tests.doors.kafka.asking import LocalClient
 from tests.waiting import until
 
 from headrace.format import records
@@ -18,7 +18,7 @@ from headrace.log.interface import Partition
 NOW = 1_700_000_000_000
 
 
-async def three_batches(ask: Asking) -> Partition:
+async def three_batches(ask: LocalClient) -> Partition:
     """Two records a batch, a second apart; the largest time is in the second batch."""
     settings = {"message.timestamp.before.max.ms": str((1 << 63) - 1), "segment.ms": str((1 << 63) - 1)}
     topic = await ask.broker.topics.create("rain", 2, settings | {"retention.ms": "-1"})
@@ -30,7 +30,7 @@ async def three_batches(ask: Asking) -> Partition:
     return partition
 
 
-async def find(ask: Asking, version: int, timestamp: int, index: int = 0, name: str = "rain", **more: Any) -> Any:
+async def find(ask: LocalClient, version: int, timestamp: int, index: int = 0, name: str = "rain", **more: Any) -> Any:
     partition = {"partition_index": index, "timestamp": timestamp} | more
     topics = [{"name": name, "partitions": [partition]}]
     reply = await ask("list_offsets", version, replica_id=-1, isolation_level=0, topics=topics, timeout=0)
@@ -38,7 +38,7 @@ async def find(ask: Asking, version: int, timestamp: int, index: int = 0, name: 
 
 
 @pytest.mark.parametrize("version", range(1, 12))
-async def test_start_end_and_times(ask: Asking, version: int) -> None:
+async def test_start_end_and_times(ask: LocalClient, version: int) -> None:
     partition = await three_batches(ask)
     assert (await find(ask, version, -2)).offset == 0
     assert (await find(ask, version, -1)).offset == 6
@@ -63,7 +63,7 @@ async def test_start_end_and_times(ask: Asking, version: int) -> None:
     assert (await find(ask, version, -2)).offset == 3
 
 
-async def test_what_cannot_be_found(ask: Asking) -> None:
+async def test_what_cannot_be_found(ask: LocalClient) -> None:
     partition = await three_batches(ask)
     assert (await find(ask, 7, -1, index=5)).error_code is ErrorCode.unknown_topic_or_partition
     assert (await find(ask, 7, -1, name="snow")).error_code is ErrorCode.unknown_topic_or_partition
@@ -77,7 +77,7 @@ async def test_what_cannot_be_found(ask: Asking) -> None:
 
 
 @pytest.mark.parametrize("version", range(2, 5))
-async def test_the_end_of_an_epoch(ask: Asking, version: int) -> None:
+async def test_the_end_of_an_epoch(ask: LocalClient, version: int) -> None:
     partition = await three_batches(ask)
 
     async def end(epoch: int, current: int = -1, index: int = 0) -> Any:
@@ -96,7 +96,7 @@ async def test_the_end_of_an_epoch(ask: Asking, version: int) -> None:
 
 async def test_a_segment_that_goes_while_it_is_searched(device: Device) -> None:
     async with brokers.running(device, node_id=1, durability="async", tail_bytes=1) as broker:
-        ask = Asking(broker)
+        ask = LocalClient(broker)
         await three_batches(ask)
         with device.fail_at("rain-0/", errno.ENOENT):
             assert (await find(ask, 11, NOW)).error_code is ErrorCode.kafka_storage_error

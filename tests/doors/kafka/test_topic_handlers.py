@@ -15,7 +15,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from tests import brokers
 from tests.device import Device
-from tests.doors.kafka.asking import Asking
+from tests.doors.kafka.asking import LocalClient
 
 from headrace.doors.kafka.partitions import describe
 
@@ -34,13 +34,13 @@ def new(name: str, partitions: int = 1, factor: int = 1, **more: Any) -> dict[st
 
 
 async def create(
-    ask: Asking, *topics: dict[str, Any], version: int = 7, timeout: int = 5000, validate: bool = False
+    ask: LocalClient, *topics: dict[str, Any], version: int = 7, timeout: int = 5000, validate: bool = False
 ) -> Any:
     reply = await ask("create_topics", version, topics=list(topics), timeout=timeout, validate_only=validate)
     return reply.topics
 
 
-async def metadata(ask: Asking, *names: str, version: int = 12, make: bool = False) -> Any:
+async def metadata(ask: LocalClient, *names: str, version: int = 12, make: bool = False) -> Any:
     topics = [{"name": name, "topic_id": None} for name in names]
     return await ask(
         "metadata",
@@ -56,7 +56,7 @@ async def metadata(ask: Asking, *names: str, version: int = 12, make: bool = Fal
 
 
 @pytest.mark.parametrize("version", range(14))
-async def test_metadata_in_every_version(ask: Asking, version: int) -> None:
+async def test_metadata_in_every_version(ask: LocalClient, version: int) -> None:
     await create(ask, new("t", 2))
     reply = await ask(
         "metadata",
@@ -97,7 +97,7 @@ def test_a_partition_that_is_offline_has_no_leader() -> None:
     assert (described["replica_nodes"], described["offline_replicas"]) == ([1], [1])
 
 
-async def test_metadata_of_many_topics_lets_others_have_their_turn(ask: Asking) -> None:
+async def test_metadata_of_many_topics_lets_others_have_their_turn(ask: LocalClient) -> None:
     await create(ask, *(new(f"t{number}", 2) for number in range(200)))
     turns = 0
 
@@ -115,7 +115,7 @@ async def test_metadata_of_many_topics_lets_others_have_their_turn(ask: Asking) 
     assert turns > 5
 
 
-async def test_metadata_null_and_empty(ask: Asking) -> None:
+async def test_metadata_null_and_empty(ask: LocalClient) -> None:
     await create(ask, new("t"), new("u"))
     assert [topic.name for topic in (await ask("metadata", 0, topics=[])).topics] == ["t", "u"]
     assert [topic.name for topic in (await ask("metadata", 1, topics=None)).topics] == ["t", "u"]
@@ -123,7 +123,7 @@ async def test_metadata_null_and_empty(ask: Asking) -> None:
     assert (await metadata(ask, "t")).topics[0].topic_authorized_operations == NOT_ASKED
 
 
-async def test_metadata_by_id(ask: Asking) -> None:
+async def test_metadata_by_id(ask: LocalClient) -> None:
     (made,) = await create(ask, new("t"))
     flags = {"allow_auto_topic_creation": True, "include_topic_authorized_operations": False}
     asked = [{"topic_id": made.topic_id, "name": None}, {"topic_id": UNKNOWN_ID, "name": None}]
@@ -135,7 +135,7 @@ async def test_metadata_by_id(ask: Asking) -> None:
     assert [topic.name for topic in (await ask("metadata", 12, topics=asked, **flags)).topics] == ["t"]
 
 
-async def test_metadata_that_makes_no_sense(ask: Asking) -> None:
+async def test_metadata_that_makes_no_sense(ask: LocalClient) -> None:
     (made,) = await create(ask, new("t"))
     flags = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
     for version, asked in ((11, {"topic_id": made.topic_id, "name": None}), (12, {"topic_id": None, "name": None})):
@@ -144,7 +144,7 @@ async def test_metadata_that_makes_no_sense(ask: Asking) -> None:
         assert reply.topics[0].error_code is ErrorCode.invalid_request
 
 
-async def test_metadata_makes_topics_where_it_may(ask: Asking) -> None:
+async def test_metadata_makes_topics_where_it_may(ask: LocalClient) -> None:
     """Kafka would answer UNKNOWN_TOPIC_OR_PARTITION first, and with the topic when asked again."""
     (topic,) = (await metadata(ask, "auto", make=False)).topics
     assert topic.error_code is ErrorCode.unknown_topic_or_partition
@@ -166,7 +166,7 @@ async def test_metadata_makes_topics_where_it_may(ask: Asking) -> None:
 
 
 @pytest.mark.parametrize("asking_settings", [{"auto_create_topics": False}], indirect=True)
-async def test_metadata_makes_no_topic_where_it_may_not(ask: Asking) -> None:
+async def test_metadata_makes_no_topic_where_it_may_not(ask: LocalClient) -> None:
     (topic,) = (await metadata(ask, "auto", make=True)).topics
     assert topic.error_code is ErrorCode.unknown_topic_or_partition
     assert "auto" not in ask.broker.topics.all
@@ -176,7 +176,7 @@ async def test_metadata_makes_no_topic_where_it_may_not(ask: Asking) -> None:
 
 
 @pytest.mark.parametrize("version", range(2, 8))
-async def test_create_in_every_version(ask: Asking, version: int) -> None:
+async def test_create_in_every_version(ask: LocalClient, version: int) -> None:
     (made,) = await create(ask, new("t", 3, -1, configs=[{"name": "retention.ms", "value": "1000"}]), version=version)
     topic = ask.broker.topics.get("t")
     assert topic is not None
@@ -228,7 +228,7 @@ def by_hand(*replicas: tuple[int, list[int]], **more: Any) -> dict[str, Any]:
         (by_hand((1, [1])), ErrorCode.invalid_replica_assignment),
     ],
 )
-async def test_what_create_judges(ask: Asking, topic: dict[str, Any], code: ErrorCode) -> None:
+async def test_what_create_judges(ask: LocalClient, topic: dict[str, Any], code: ErrorCode) -> None:
     await create(ask, new("there"), new("a.b"))
     before = set(ask.broker.topics.all)
     (tried,) = await create(ask, topic, validate=True)
@@ -245,7 +245,7 @@ async def test_what_create_judges(ask: Asking, topic: dict[str, Any], code: Erro
         assert (made.num_partitions, made.replication_factor, made.configs, made.topic_id) == (-1, -1, (), None)
 
 
-async def test_create_topics_named_twice(ask: Asking) -> None:
+async def test_create_topics_named_twice(ask: LocalClient) -> None:
     results = await create(ask, new("twice"), new("once"), new("twice", 2))
     assert {topic.name: topic.error_code for topic in results} == {
         "twice": ErrorCode.invalid_request,
@@ -255,7 +255,7 @@ async def test_create_topics_named_twice(ask: Asking) -> None:
     assert await create(ask) == ()
 
 
-async def test_changes_without_time_are_made(ask: Asking) -> None:
+async def test_changes_without_time_are_made(ask: LocalClient) -> None:
     # Apache Kafka 4.3.1 answers REQUEST_TIMED_OUT and begins nothing. librdkafka, which up to 1.4 gives no time unless
     # it is told to, and still does where it is told so, takes that code for a change under way.
     for name, timeout in (("t", 0), ("u", -1)):
@@ -273,7 +273,7 @@ async def test_changes_without_time_are_made(ask: Asking) -> None:
 
 async def test_create_that_is_late_is_made_all_the_same(device: Device) -> None:
     async with brokers.running(device, node_id=1) as broker:
-        ask = Asking(broker)
+        ask = LocalClient(broker)
         device.hold()
         (made,) = await create(ask, new("t"), timeout=10)
         assert made.error_code is ErrorCode.request_timed_out
@@ -288,7 +288,7 @@ async def test_create_that_is_late_is_made_all_the_same(device: Device) -> None:
 
 
 @pytest.mark.parametrize("version", range(1, 6))
-async def test_delete_by_name(ask: Asking, version: int) -> None:
+async def test_delete_by_name(ask: LocalClient, version: int) -> None:
     await create(ask, new("t"))
     reply = await ask("delete_topics", version, topic_names=["t", "nope", "a b"], timeout=1000)
     assert {each.name: each.error_code for each in reply.responses} == {
@@ -299,7 +299,7 @@ async def test_delete_by_name(ask: Asking, version: int) -> None:
     assert not ask.broker.topics.all
 
 
-async def test_delete_by_id(ask: Asking) -> None:
+async def test_delete_by_id(ask: LocalClient) -> None:
     made = {topic.name: topic.topic_id for topic in await create(ask, *(new(name) for name in "abcdef"))}
     topics = [
         (None, made["a"], ErrorCode.none),
@@ -327,7 +327,7 @@ async def test_delete_by_id(ask: Asking) -> None:
     assert set(ask.broker.topics.all) == set("cdef")
 
 
-async def test_delete_what_is_the_brokers_own(ask: Asking) -> None:
+async def test_delete_what_is_the_brokers_own(ask: LocalClient) -> None:
     await ask.broker.topics.create("__consumer_offsets", 1, internal=True)
     reply = await ask("delete_topics", 5, topic_names=["__consumer_offsets"], timeout=1000)
     assert reply.responses[0].error_code is ErrorCode.invalid_topic_exception
@@ -359,7 +359,7 @@ def more(count: int, assignments: list[list[int]] | None = None, name: str = "t"
         (more(3, [[]]), ErrorCode.invalid_replica_assignment),
     ],
 )
-async def test_what_create_partitions_judges(ask: Asking, topic: dict[str, Any], code: ErrorCode) -> None:
+async def test_what_create_partitions_judges(ask: LocalClient, topic: dict[str, Any], code: ErrorCode) -> None:
     await create(ask, new("t", 2))
     for validate in (True, False):
         for version in range(4) if validate else (3,):
@@ -371,7 +371,7 @@ async def test_what_create_partitions_judges(ask: Asking, topic: dict[str, Any],
 
 async def test_a_request_asks_for_so_many_partitions_in_all(tmp_path: Path) -> None:
     async with brokers.running(tmp_path, partitions_per_request_max=6, partitions_max=8, num_partitions=2) as broker:
-        ask = Asking(broker)
+        ask = LocalClient(broker)
         for topics in ([new("t", 7)], [new("t", 3), new("u", 4)], [new("t", 5), new("u", -1)]):
             made = await create(ask, *topics)
             assert {each.error_code for each in made} == {ErrorCode.policy_violation}
@@ -388,14 +388,14 @@ async def test_a_request_asks_for_so_many_partitions_in_all(tmp_path: Path) -> N
         assert reply.results[0].error_code is ErrorCode.invalid_partitions
 
 
-async def test_create_partitions_of_what_is_the_brokers_own(ask: Asking) -> None:
+async def test_create_partitions_of_what_is_the_brokers_own(ask: LocalClient) -> None:
     await ask.broker.topics.create("__consumer_offsets", 1, internal=True)
     grown = [more(2, name="__consumer_offsets")]
     reply = await ask("create_partitions", 3, topics=grown, timeout=1000, validate_only=False)
     assert reply.results[0].error_code is ErrorCode.invalid_topic_exception
 
 
-async def test_create_partitions_named_twice(ask: Asking) -> None:
+async def test_create_partitions_named_twice(ask: LocalClient) -> None:
     await create(ask, new("t", 2))
     reply = await ask("create_partitions", 3, topics=[more(3), more(4)], timeout=1000, validate_only=False)
     assert [each.error_code for each in reply.results] == [ErrorCode.invalid_request]
@@ -404,7 +404,7 @@ async def test_create_partitions_named_twice(ask: Asking) -> None:
 # --- DescribeTopicPartitions ------------------------------------------------------------------------------------------
 
 
-async def pages(ask: Asking, names: list[str], limit: int, cursor: tuple[str, int] | None = None) -> Any:
+async def pages(ask: LocalClient, names: list[str], limit: int, cursor: tuple[str, int] | None = None) -> Any:
     where = None if cursor is None else {"topic_name": cursor[0], "partition_index": cursor[1]}
     reply = await ask(
         "describe_topic_partitions",
@@ -418,7 +418,7 @@ async def pages(ask: Asking, names: list[str], limit: int, cursor: tuple[str, in
     return found, None if then is None else (then.topic_name, then.partition_index)
 
 
-async def test_topic_partitions_page_by_page(ask: Asking) -> None:
+async def test_topic_partitions_page_by_page(ask: LocalClient) -> None:
     await create(ask, new("b", 3), new("a", 2))
     both = ["b", "a"]
     assert await pages(ask, both, 2000) == ([("a", [0, 1]), ("b", [0, 1, 2])], None)
@@ -435,7 +435,7 @@ async def test_topic_partitions_page_by_page(ask: Asking) -> None:
     assert await pages(ask, [], 9, ("aa", 3)) == ([("b", [0, 1, 2])], None)
 
 
-async def test_topic_partitions_that_are_not_there(ask: Asking) -> None:
+async def test_topic_partitions_that_are_not_there(ask: LocalClient) -> None:
     await create(ask, new("t"))
     reply = await ask(
         "describe_topic_partitions",
@@ -463,7 +463,7 @@ async def test_topic_partitions_that_are_not_there(ask: Asking) -> None:
 
 
 @pytest.mark.parametrize("version", range(3))
-async def test_no_election_is_needed(ask: Asking, version: int) -> None:
+async def test_no_election_is_needed(ask: LocalClient, version: int) -> None:
     await create(ask, new("t"))
     asked = [{"topic": "t", "partitions": [0, 9]}, {"topic": "nope", "partitions": [0]}]
     reply = await ask("elect_leaders", version, election_type=0, topic_partitions=asked, timeout=1000)
@@ -474,14 +474,14 @@ async def test_no_election_is_needed(ask: Asking, version: int) -> None:
     assert [(each.topic, each.partition_result) for each in everything.replica_election_results] == [("t", ())]
 
 
-async def test_an_election_of_an_unknown_type(ask: Asking) -> None:
+async def test_an_election_of_an_unknown_type(ask: LocalClient) -> None:
     asked = [{"topic": "t", "partitions": [0]}]
     reply = await ask("elect_leaders", 2, election_type=7, topic_partitions=asked, timeout=1000)
     assert reply.error_code is ErrorCode.invalid_request
 
 
 @pytest.mark.parametrize("version", range(3))
-async def test_describe_cluster(ask: Asking, version: int) -> None:
+async def test_describe_cluster(ask: LocalClient, version: int) -> None:
     fields = {"endpoint_type": 1, "include_fenced_brokers": True}
     reply = await ask("describe_cluster", version, include_cluster_authorized_operations=True, **fields)
     assert (reply.cluster_id, reply.controller_id) == (ask.broker.cluster_id, 1)
@@ -491,7 +491,7 @@ async def test_describe_cluster(ask: Asking, version: int) -> None:
     assert reply.cluster_authorized_operations == NOT_ASKED
 
 
-async def test_describe_cluster_of_controllers(ask: Asking) -> None:
+async def test_describe_cluster_of_controllers(ask: LocalClient) -> None:
     for kind, code in ((2, ErrorCode.mismatched_endpoint_type), (9, ErrorCode.unsupported_endpoint_type)):
         reply = await ask("describe_cluster", 1, include_cluster_authorized_operations=False, endpoint_type=kind)
         assert (reply.error_code, reply.brokers, reply.controller_id) == (code, (), -1)

@@ -30,7 +30,7 @@ OFFSETS = {FIRST: 4, SECOND: 5}
 TRANSACTIONAL = 0x10
 
 
-class Transacting:
+class TransactionalClient:
     """A producer with a transactional id."""
 
     def __init__(self, wire: Wire, generation: int, name: str = "payments") -> None:
@@ -192,7 +192,7 @@ durabilities = pytest.mark.parametrize("durability", ["sync", "async", "memory"]
 @durabilities
 async def test_what_commits_is_seen_and_what_aborts_is_not(tmp_path: Path, generation: int, durability: str) -> None:
     async with stage(tmp_path, durability=durability) as (_, wire, topic):
-        producer = Transacting(wire, generation)
+        producer = TransactionalClient(wire, generation)
         assert await producer.init() is ErrorCode.none
         await producer.write(topic, 0, b"a", b"b")
         await producer.write(topic, 1, b"c")
@@ -213,7 +213,7 @@ async def test_what_commits_is_seen_and_what_aborts_is_not(tmp_path: Path, gener
 @generations
 async def test_an_end_that_is_asked_for_again_gets_the_same_answer(tmp_path: Path, generation: int) -> None:
     async with stage(tmp_path) as (_, wire, topic):
-        producer = Transacting(wire, generation)
+        producer = TransactionalClient(wire, generation)
         await producer.init()
         await producer.write(topic, 0, b"a")
         before = producer.producer_id, producer.epoch
@@ -232,7 +232,7 @@ async def test_an_end_that_is_asked_for_again_gets_the_same_answer(tmp_path: Pat
 @generations
 async def test_an_end_of_nothing(tmp_path: Path, generation: int) -> None:
     async with stage(tmp_path) as (_, wire, _):
-        producer = Transacting(wire, generation)
+        producer = TransactionalClient(wire, generation)
         await producer.init()
         assert await producer.end(commit=True) is ErrorCode.invalid_txn_state
         # A client of the second generation cannot know whether its first batch has arrived.
@@ -243,7 +243,7 @@ async def test_an_end_of_nothing(tmp_path: Path, generation: int) -> None:
 @generations
 async def test_who_comes_later_fences_the_one_before(tmp_path: Path, generation: int) -> None:
     async with stage(tmp_path) as (_, wire, topic):
-        old, new = Transacting(wire, generation), Transacting(wire, generation)
+        old, new = TransactionalClient(wire, generation), TransactionalClient(wire, generation)
         await old.init()
         await old.write(topic, 0, b"half")
         assert await new.init() is ErrorCode.none
@@ -266,7 +266,7 @@ async def test_who_comes_later_fences_the_one_before(tmp_path: Path, generation:
 @generations
 async def test_offsets_count_when_the_transaction_commits(tmp_path: Path, generation: int) -> None:
     async with stage(tmp_path) as (_, wire, topic):
-        producer = Transacting(wire, generation)
+        producer = TransactionalClient(wire, generation)
         await producer.init()
         for commit, offset, wanted in ((True, 7, 7), (False, 9, 7), (True, 11, 11)):
             assert await producer.commit_offset("readers", topic, 0, offset) is ErrorCode.none
@@ -281,7 +281,7 @@ async def test_a_plain_commit_after_the_transactions_own_stays(tmp_path: Path, g
     for restart in (False, True):
         data = tmp_path / str(restart)
         async with stage(data) as (_, wire, topic):
-            producer = Transacting(wire, generation)
+            producer = TransactionalClient(wire, generation)
             await producer.init()
             assert await producer.commit_offset("readers", topic, 0, 7) is ErrorCode.none
             assert await commit_plainly(wire, "readers", 20) is ErrorCode.none
@@ -300,7 +300,7 @@ async def test_a_plain_commit_after_a_restart_is_later_than_the_transactions_own
     tmp_path: Path, generation: int
 ) -> None:
     async with stage(tmp_path) as (_, wire, topic):
-        producer = Transacting(wire, generation)
+        producer = TransactionalClient(wire, generation)
         await producer.init()
         for offset in (6, 7):
             assert await producer.commit_offset("readers", topic, 0, offset) is ErrorCode.none
@@ -315,7 +315,7 @@ async def test_a_plain_commit_after_a_restart_is_later_than_the_transactions_own
 @pytest.mark.parametrize("restart", [False, True])
 async def test_of_two_transactions_the_later_word_holds(tmp_path: Path, generation: int, restart: bool) -> None:
     async with stage(tmp_path) as (_, wire, topic):
-        early, late = Transacting(wire, generation, "early"), Transacting(wire, generation, "late")
+        early, late = TransactionalClient(wire, generation, "early"), TransactionalClient(wire, generation, "late")
         for producer, offset in ((early, 5), (late, 7)):
             await producer.init()
             assert await producer.commit_offset("readers", topic, 0, offset) is ErrorCode.none
@@ -331,7 +331,7 @@ async def test_of_two_transactions_the_later_word_holds(tmp_path: Path, generati
 @generations
 async def test_offsets_that_are_refused_leave_those_before_them(tmp_path: Path, generation: int) -> None:
     async with stage(tmp_path) as (door, wire, topic):
-        producer = Transacting(wire, generation)
+        producer = TransactionalClient(wire, generation)
         await producer.init()
         assert await producer.commit_offset("readers", topic, 0, 5) is ErrorCode.none
         entry = door.broker.transactions._store.entries["payments"]
@@ -346,7 +346,7 @@ async def test_offsets_that_are_refused_leave_those_before_them(tmp_path: Path, 
 @generations
 async def test_offsets_whose_flush_fails_leave_those_before_them(device: Device, generation: int) -> None:
     async with stage(device) as (_, wire, topic):
-        producer = Transacting(wire, generation)
+        producer = TransactionalClient(wire, generation)
         await producer.init()
         assert await producer.commit_offset("readers", topic, 0, 5) is ErrorCode.none
         with device.fail():
@@ -359,7 +359,7 @@ async def test_offsets_whose_flush_fails_leave_those_before_them(device: Device,
 
 async def test_offsets_that_are_refused_leave_no_group_behind(tmp_path: Path) -> None:
     async with stage(tmp_path) as (door, wire, topic):
-        producer = Transacting(wire, FIRST)
+        producer = TransactionalClient(wire, FIRST)
         await producer.init()
         assert await producer.commit_offset("known", topic, 0, 5) is ErrorCode.none
         assert await producer.end(commit=True) is ErrorCode.none
@@ -380,7 +380,7 @@ async def test_a_partition_that_comes_while_a_new_producer_id_is_fetched_is_ende
 ) -> None:
     async with stage(tmp_path) as (door, wire, topic), await Wire.open(door) as other:
         transactions = door.broker.transactions
-        producer = Transacting(wire, SECOND)
+        producer = TransactionalClient(wire, SECOND)
         await producer.init()
         entry = transactions._store.entries["payments"]
         assert entry.now is not None
@@ -416,7 +416,7 @@ async def test_a_partition_that_comes_while_a_new_producer_id_is_fetched_is_ende
 @generations
 async def test_a_transaction_goes_on_after_a_restart(tmp_path: Path, generation: int) -> None:
     async with stage(tmp_path) as (_, wire, topic):
-        producer = Transacting(wire, generation)
+        producer = TransactionalClient(wire, generation)
         await producer.init()
         await producer.write(topic, 0, b"before")
         assert await producer.commit_offset("readers", topic, 0, 3) is ErrorCode.none
@@ -436,7 +436,7 @@ async def test_a_transaction_goes_on_after_a_restart(tmp_path: Path, generation:
 @generations
 async def test_what_takes_too_long_is_aborted_and_its_producer_fenced(tmp_path: Path, generation: int) -> None:
     async with stage(tmp_path) as (door, wire, topic):
-        producer = Transacting(wire, generation)
+        producer = TransactionalClient(wire, generation)
         assert await producer.init(timeout=1_000) is ErrorCode.none
         await producer.write(topic, 0, b"slow")
         await until(lambda: door.broker.transactions.timed_out == 1)
@@ -448,7 +448,7 @@ async def test_what_takes_too_long_is_aborted_and_its_producer_fenced(tmp_path: 
 
 async def test_what_was_open_at_a_stop_times_out_after_the_start(tmp_path: Path) -> None:
     async with stage(tmp_path) as (_, wire, topic):
-        producer = Transacting(wire, SECOND)
+        producer = TransactionalClient(wire, SECOND)
         await producer.init(timeout=4_000)
         await producer.write(topic, 0, b"open")
     async with stage(tmp_path) as (door, wire, topic):
@@ -460,7 +460,7 @@ async def test_what_was_open_at_a_stop_times_out_after_the_start(tmp_path: Path)
 
 async def test_a_partition_must_be_part_of_the_transaction(tmp_path: Path) -> None:
     async with stage(tmp_path) as (_, wire, topic):
-        producer = Transacting(wire, FIRST)
+        producer = TransactionalClient(wire, FIRST)
         await producer.init()
         assert await producer.send(topic, 0, b"a") is ErrorCode.invalid_txn_state
         assert await producer.add(("rain", 0), ("rain", 9), ("sun", 0)) == [
@@ -478,7 +478,7 @@ async def test_a_partition_must_be_part_of_the_transaction(tmp_path: Path) -> No
 
 async def test_brokers_may_ask_whether_a_partition_is_part_of_it(tmp_path: Path) -> None:
     async with stage(tmp_path) as (_, wire, topic):
-        producer = Transacting(wire, SECOND)
+        producer = TransactionalClient(wire, SECOND)
         await producer.init()
         await producer.write(topic, 0, b"a")
         for version, missing in ((4, ErrorCode.invalid_txn_state), (5, ErrorCode.transaction_abortable)):
@@ -491,16 +491,16 @@ async def test_brokers_may_ask_whether_a_partition_is_part_of_it(tmp_path: Path)
 
 async def test_ids_and_timeouts_that_make_no_sense(tmp_path: Path) -> None:
     async with stage(tmp_path, transaction_max_timeout_ms=60_000, transactional_ids_max=2) as (_, wire, topic):
-        assert await Transacting(wire, SECOND, "").init() is ErrorCode.invalid_request
-        producer = Transacting(wire, SECOND)
+        assert await TransactionalClient(wire, SECOND, "").init() is ErrorCode.invalid_request
+        producer = TransactionalClient(wire, SECOND)
         assert await producer.init(timeout=0) is ErrorCode.invalid_transaction_timeout
         assert await producer.init(timeout=60_001) is ErrorCode.invalid_transaction_timeout
         assert await producer.init(timeout=60_000) is ErrorCode.none
         assert await producer.init(producer_id=5) is ErrorCode.invalid_request
-        assert await Transacting(wire, SECOND, "x" * 8_192).init() is ErrorCode.invalid_request
-        assert await Transacting(wire, SECOND, "x" * 8_191).init() is ErrorCode.none
-        assert await Transacting(wire, SECOND, "third").init() is ErrorCode.policy_violation
-        unknown = Transacting(wire, FIRST, "fourth")
+        assert await TransactionalClient(wire, SECOND, "x" * 8_192).init() is ErrorCode.invalid_request
+        assert await TransactionalClient(wire, SECOND, "x" * 8_191).init() is ErrorCode.none
+        assert await TransactionalClient(wire, SECOND, "third").init() is ErrorCode.policy_violation
+        unknown = TransactionalClient(wire, FIRST, "fourth")
         unknown.producer_id, unknown.epoch = 0, 0
         assert await unknown.add(("rain", 0)) == [ErrorCode.invalid_producer_id_mapping]
         assert await unknown.end(commit=True) is ErrorCode.invalid_producer_id_mapping
@@ -511,7 +511,7 @@ async def test_ids_and_timeouts_that_make_no_sense(tmp_path: Path) -> None:
 
 async def test_a_producer_goes_on_under_its_own_name(tmp_path: Path) -> None:
     async with stage(tmp_path) as (_, wire, topic):
-        producer = Transacting(wire, SECOND)
+        producer = TransactionalClient(wire, SECOND)
         await producer.init()
         await producer.write(topic, 0, b"a")
         had = {"producer_id": producer.producer_id, "producer_epoch": producer.epoch}
@@ -523,14 +523,14 @@ async def test_a_producer_goes_on_under_its_own_name(tmp_path: Path) -> None:
         assert (producer.producer_id, producer.epoch) == given
         assert await fetched(wire, topic) == ([], 2)
         # Somebody else has come.
-        await Transacting(wire, SECOND).init()
+        await TransactionalClient(wire, SECOND).init()
         assert await producer.init(producer_id=given[0], producer_epoch=given[1]) is ErrorCode.producer_fenced
 
 
 @pytest.mark.parametrize("ongoing", [True, False])
 async def test_epochs_run_out(tmp_path: Path, ongoing: bool) -> None:
     async with stage(tmp_path) as (door, wire, topic):
-        producer = Transacting(wire, SECOND)
+        producer = TransactionalClient(wire, SECOND)
         await producer.init()
         entry = door.broker.transactions._store.entries["payments"]
         for _ in range(2):
@@ -559,7 +559,7 @@ async def test_epochs_run_out(tmp_path: Path, ongoing: bool) -> None:
 
 async def test_a_plain_batch_of_a_producer_within_a_transaction_is_refused(tmp_path: Path) -> None:
     async with stage(tmp_path) as (_, wire, topic):
-        producer = Transacting(wire, SECOND)
+        producer = TransactionalClient(wire, SECOND)
         await producer.init()
         await producer.write(topic, 0, b"a")
         # In its own epoch, and in one that it was not given.
@@ -570,7 +570,7 @@ async def test_a_plain_batch_of_a_producer_within_a_transaction_is_refused(tmp_p
 
 async def test_a_repeated_first_batch_is_stored_once(tmp_path: Path) -> None:
     async with stage(tmp_path, durability="sync") as (_, wire, topic):
-        producer = Transacting(wire, SECOND)
+        producer = TransactionalClient(wire, SECOND)
         await producer.init()
         batch = producer.batch(topic, 0, b"a")
         for _ in range(2):
@@ -585,7 +585,7 @@ async def test_a_repeated_first_batch_is_stored_once(tmp_path: Path) -> None:
 
 async def test_described_and_listed(tmp_path: Path) -> None:
     async with stage(tmp_path) as (_, wire, topic):
-        one, two = Transacting(wire, SECOND, "one"), Transacting(wire, FIRST, "two")
+        one, two = TransactionalClient(wire, SECOND, "one"), TransactionalClient(wire, FIRST, "two")
         await one.init()
         await two.init()
         await one.write(topic, 1, b"a")
@@ -629,7 +629,7 @@ async def test_described_and_listed(tmp_path: Path) -> None:
 
 async def test_an_administrator_ends_what_nobody_ends(tmp_path: Path) -> None:
     async with stage(tmp_path) as (_, wire, topic):
-        producer = Transacting(wire, SECOND)
+        producer = TransactionalClient(wire, SECOND)
         await producer.init()
         await producer.write(topic, 0, b"hanging")
         marker = {
@@ -650,7 +650,7 @@ async def test_an_administrator_ends_what_nobody_ends(tmp_path: Path) -> None:
 async def test_a_topic_that_is_gone_holds_nobody_up(tmp_path: Path, generation: int) -> None:
     async with stage(tmp_path) as (door, wire, topic):
         other = await door.broker.topics.create("sun", 1)
-        producer = Transacting(wire, generation)
+        producer = TransactionalClient(wire, generation)
         await producer.init()
         await producer.write(topic, 0, b"a")
         await producer.write(other, 0, b"b")
@@ -662,7 +662,7 @@ async def test_a_topic_that_is_gone_holds_nobody_up(tmp_path: Path, generation: 
 @generations
 async def test_an_end_that_cannot_be_written_leaves_the_transaction_open(device: Device, generation: int) -> None:
     async with stage(device) as (door, wire, topic):
-        producer = Transacting(wire, generation)
+        producer = TransactionalClient(wire, generation)
         await producer.init()
         await producer.write(topic, 0, b"a")
         async with device.full(door.broker):
@@ -675,7 +675,7 @@ async def test_an_end_that_cannot_be_written_leaves_the_transaction_open(device:
 @durabilities
 async def test_an_end_whose_flush_fails_is_seen_nowhere(device: Device, durability: str) -> None:
     async with stage(device, durability=durability) as (_, wire, topic):
-        producer = Transacting(wire, SECOND)
+        producer = TransactionalClient(wire, SECOND)
         await producer.init()
         await producer.write(topic, 0, b"a")
         with device.fail():
@@ -688,7 +688,7 @@ async def test_an_end_whose_flush_fails_is_seen_nowhere(device: Device, durabili
 @durabilities
 async def test_a_first_batch_whose_flush_fails_is_taken_when_it_comes_again(device: Device, durability: str) -> None:
     async with stage(device, durability=durability) as (_, wire, topic):
-        producer = Transacting(wire, SECOND)
+        producer = TransactionalClient(wire, SECOND)
         await producer.init()
         with device.fail():
             assert await producer.send(topic, 0, b"a") is ErrorCode.kafka_storage_error
@@ -701,7 +701,7 @@ async def test_a_first_batch_whose_flush_fails_is_taken_when_it_comes_again(devi
 @generations
 async def test_a_batch_that_comes_while_the_end_is_written_is_to_come_again(tmp_path: Path, generation: int) -> None:
     async with stage(tmp_path) as (door, wire, topic):
-        producer = Transacting(wire, generation)
+        producer = TransactionalClient(wire, generation)
         await producer.init()
         await producer.write(topic, 0, b"a")
         door.broker.transactions._store.entries["payments"].busy = True
@@ -717,7 +717,7 @@ async def test_a_partition_out_of_service_keeps_its_transaction_open(
     tmp_path: Path, generation: int, commit: bool
 ) -> None:
     async with stage(tmp_path) as (door, wire, topic):
-        producer = Transacting(wire, generation)
+        producer = TransactionalClient(wire, generation)
         await producer.init()
         await producer.write(topic, 0, b"a")
         await producer.write(topic, 1, b"b")
@@ -735,7 +735,7 @@ async def test_a_partition_out_of_service_keeps_its_transaction_open(
 
 async def test_transactional_ids_that_nobody_uses_are_forgotten(tmp_path: Path) -> None:
     async with stage(tmp_path, transactional_id_expiration_ms=1) as (door, wire, topic):
-        idle, busy = Transacting(wire, SECOND, "idle"), Transacting(wire, SECOND, "busy")
+        idle, busy = TransactionalClient(wire, SECOND, "idle"), TransactionalClient(wire, SECOND, "busy")
         await idle.init()
         await busy.init()
         await busy.write(topic, 0, b"a")
@@ -749,11 +749,11 @@ async def test_transactional_ids_that_nobody_uses_are_forgotten(tmp_path: Path) 
 
 async def test_an_id_that_could_not_be_written_does_not_count(device: Device) -> None:
     async with stage(device, transactional_ids_max=2) as (_, wire, _):
-        assert await Transacting(wire, SECOND, "first").init() is ErrorCode.none
+        assert await TransactionalClient(wire, SECOND, "first").init() is ErrorCode.none
         with device.fail():
-            assert await Transacting(wire, SECOND, "never").init() is ErrorCode.coordinator_not_available
-        assert await Transacting(wire, SECOND, "second").init() is ErrorCode.none
-        assert await Transacting(wire, SECOND, "third").init() is ErrorCode.policy_violation
+            assert await TransactionalClient(wire, SECOND, "never").init() is ErrorCode.coordinator_not_available
+        assert await TransactionalClient(wire, SECOND, "second").init() is ErrorCode.none
+        assert await TransactionalClient(wire, SECOND, "third").init() is ErrorCode.policy_violation
 
 
 async def test_an_id_that_cannot_be_forgotten_does_not_keep_the_others(
@@ -762,7 +762,7 @@ async def test_an_id_that_cannot_be_forgotten_does_not_keep_the_others(
     async with stage(tmp_path, transactional_id_expiration_ms=1) as (door, wire, _):
         transactions = door.broker.transactions
         for name in ("stuck", "idle"):
-            await Transacting(wire, SECOND, name).init()
+            await TransactionalClient(wire, SECOND, name).init()
         now = door.broker.runtime.clock.now_ms()
         await until(lambda: door.broker.runtime.clock.now_ms() > now + 2)
         append = transactions._store.append
@@ -779,7 +779,7 @@ async def test_an_id_that_cannot_be_forgotten_does_not_keep_the_others(
 
 async def test_a_group_member_that_lost_its_place_commits_nothing(tmp_path: Path) -> None:
     async with stage(tmp_path) as (_, wire, topic):
-        producer = Transacting(wire, SECOND)
+        producer = TransactionalClient(wire, SECOND)
         await producer.init()
         assert await producer.commit_offset("g", topic, 0, 5, generation_id=3, member_id="m") in (
             ErrorCode.illegal_generation,
@@ -790,7 +790,7 @@ async def test_a_group_member_that_lost_its_place_commits_nothing(tmp_path: Path
 
 async def test_list_offsets_ends_at_the_last_stable_one(tmp_path: Path) -> None:
     async with stage(tmp_path) as (_, wire, topic):
-        producer = Transacting(wire, SECOND)
+        producer = TransactionalClient(wire, SECOND)
         await producer.init()
         await producer.write(topic, 0, b"a", b"b")
         for isolation, offset in ((1, 0), (0, 2)):
@@ -809,7 +809,7 @@ async def test_what_cannot_be_read_at_the_start_is_read_a_little_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with stage(tmp_path) as (_, wire, topic):
-        producer = Transacting(wire, SECOND)
+        producer = TransactionalClient(wire, SECOND)
         await producer.init(timeout=1_000)
         await producer.write(topic, 0, b"open")
     load, failures = Store._load, [OSError("not yet"), OSError("not yet")]
@@ -830,7 +830,7 @@ async def test_what_cannot_be_read_at_the_start_is_read_a_little_later(
 async def test_an_id_whose_partition_is_offline_is_not_taken_for_unknown(device: Device, generation: int) -> None:
     """A producer that hears of an unknown id gives up; of one that cannot be read just now, it comes again."""
     async with stage(device) as (_, wire, topic):
-        producer = Transacting(wire, generation)
+        producer = TransactionalClient(wire, generation)
         await producer.init()
         await producer.write(topic, 0, b"a")
     passing = {ErrorCode.kafka_storage_error, ErrorCode.coordinator_not_available}
@@ -849,13 +849,13 @@ async def test_a_flood_on_one_connection_leaves_ids_for_the_others(tmp_path: Pat
     settings = {"transactional_ids_max": 50, "transactional_ids_unused_max": 20}
     async with stage(tmp_path, **settings) as (door, wire, topic), await Wire.open(door) as second:
         for number in range(100):
-            assert await Transacting(wire, SECOND, f"flood-{number}").init() is ErrorCode.none
+            assert await TransactionalClient(wire, SECOND, f"flood-{number}").init() is ErrorCode.none
             if number % 10 == 0:
-                other = Transacting(second, SECOND, f"other-{number}")
+                other = TransactionalClient(second, SECOND, f"other-{number}")
                 assert await other.init() is ErrorCode.none
                 await other.write(topic, 0, b"a")
                 assert await other.end(commit=True) is ErrorCode.none
-        flooded = Transacting(wire, FIRST, "flood-0")
+        flooded = TransactionalClient(wire, FIRST, "flood-0")
         flooded.producer_id, flooded.epoch = 0, 0
         assert await flooded.add(("rain", 0)) == [ErrorCode.invalid_producer_id_mapping]
         assert len(await door.broker.transactions.list()) == 30

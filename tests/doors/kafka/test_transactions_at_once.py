@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 from tests.device import Device
-from tests.doors.kafka.test_transactions import FIRST, SECOND, TRANSACTIONAL, Transacting, fetched, stage
+from tests.doors.kafka.test_transactions import FIRST, SECOND, TRANSACTIONAL, TransactionalClient, fetched, stage
 from tests.doors.kafka.wired import batch_of
 
 from headrace.broker.transactions import Status
@@ -21,7 +21,9 @@ from headrace.log.interface import Topic
 MANY = 120
 
 
-async def produce(producer: Transacting, topic: Topic, *batches: tuple[int, bytes], version: int = 12) -> list[Any]:
+async def produce(
+    producer: TransactionalClient, topic: Topic, *batches: tuple[int, bytes], version: int = 12
+) -> list[Any]:
     """One Produce; what was answered for each partition, in the order of the request."""
     data = [{"index": index, "records": batch} for index, batch in batches]
     reply = await producer.wire.ask(
@@ -54,7 +56,7 @@ def notes(door: KafkaDoor) -> int:
 @pytest.mark.parametrize("durability", ["sync", "async", "memory"])
 async def test_many_partitions_come_in_with_one_note(tmp_path: Path, durability: str) -> None:
     async with stage(tmp_path, MANY, durability=durability) as (door, wire, topic):
-        producer = Transacting(wire, SECOND)
+        producer = TransactionalClient(wire, SECOND)
         await producer.init()
         before = notes(door)
         batches = [(index, producer.batch(topic, index, b"%d" % index)) for index in range(MANY)]
@@ -72,20 +74,20 @@ async def test_many_partitions_come_in_with_one_note(tmp_path: Path, durability:
 
 async def test_the_note_is_there_after_a_restart(tmp_path: Path) -> None:
     async with stage(tmp_path, 20) as (_, wire, topic):
-        producer = Transacting(wire, SECOND)
+        producer = TransactionalClient(wire, SECOND)
         await producer.init()
         answers = await produce(producer, topic, *[(n, producer.batch(topic, n, b"a")) for n in range(20)])
         assert codes(answers) == [ErrorCode.none] * 20
     async with stage(tmp_path) as (door, wire, topic):
         await door.broker.transactions.load()
         assert await places(door) == set(range(20))
-        assert await Transacting(wire, SECOND).init() is ErrorCode.none
+        assert await TransactionalClient(wire, SECOND).init() is ErrorCode.none
         assert [await fetched(wire, topic, index) for index in range(20)] == [([], 2)] * 20
 
 
 async def test_first_generation_adds_many_with_one_note(tmp_path: Path) -> None:
     async with stage(tmp_path, MANY) as (door, wire, topic):
-        producer = Transacting(wire, FIRST)
+        producer = TransactionalClient(wire, FIRST)
         await producer.init()
         before = notes(door)
         assert await producer.add(*[(topic.name, index) for index in range(MANY)]) == [ErrorCode.none] * MANY
@@ -99,7 +101,7 @@ async def test_first_generation_adds_many_with_one_note(tmp_path: Path) -> None:
 
 async def test_what_is_wrong_with_one_partition_is_its_own(tmp_path: Path) -> None:
     async with stage(tmp_path, 12, message_max_bytes=2_000) as (door, wire, topic):
-        producer = Transacting(wire, SECOND)
+        producer = TransactionalClient(wire, SECOND)
         await producer.init()
         await producer.write(topic, 3, b"before")
         assert await producer.end(commit=True) is ErrorCode.none
@@ -157,7 +159,7 @@ async def test_a_partition_whose_file_fails_at_that_moment_fails_alone(
 ) -> None:
     """What only the operating system has of an `async` topic is stored before a transaction's batch can follow it."""
     async with stage(tmp_path, 3) as (door, wire, topic):
-        producer = Transacting(wire, SECOND)
+        producer = TransactionalClient(wire, SECOND)
         await producer.init()
         tighten = Appender.tighten
 
@@ -174,7 +176,7 @@ async def test_a_partition_whose_file_fails_at_that_moment_fails_alone(
 
 async def test_only_what_is_wrong_leaves_no_note(tmp_path: Path) -> None:
     async with stage(tmp_path) as (door, wire, topic):
-        producer = Transacting(wire, SECOND)
+        producer = TransactionalClient(wire, SECOND)
         await producer.init()
         before = notes(door)
         batches = [bytearray(producer.batch(topic, index, b"a")) for index in (0, 1)]
@@ -188,7 +190,7 @@ async def test_only_what_is_wrong_leaves_no_note(tmp_path: Path) -> None:
 
 async def test_repeated_batches_are_answered_as_the_first_time(tmp_path: Path) -> None:
     async with stage(tmp_path, 6) as (door, wire, topic):
-        producer = Transacting(wire, SECOND)
+        producer = TransactionalClient(wire, SECOND)
         await producer.init()
         first = [(index, producer.batch(topic, index, b"a")) for index in (0, 1, 2)]
         assert codes(await produce(producer, topic, *first)) == [ErrorCode.none] * 3
@@ -223,7 +225,7 @@ async def test_repeated_batches_are_answered_as_the_first_time(tmp_path: Path) -
 
 async def test_a_partition_that_is_named_twice(tmp_path: Path) -> None:
     async with stage(tmp_path, 3) as (door, wire, topic):
-        producer = Transacting(wire, SECOND)
+        producer = TransactionalClient(wire, SECOND)
         await producer.init()
         before = notes(door)
         corrupt = bytearray(producer.batch(topic, 2, b"corrupt"))
@@ -260,7 +262,7 @@ async def test_a_partition_that_is_named_twice(tmp_path: Path) -> None:
 @pytest.mark.parametrize("durability", ["sync", "async", "memory"])
 async def test_a_flush_that_fails_leaves_nothing_and_all_may_come_again(device: Device, durability: str) -> None:
     async with stage(device, 10, durability=durability) as (door, wire, topic):
-        producer = Transacting(wire, SECOND)
+        producer = TransactionalClient(wire, SECOND)
         await producer.init()
         batches = [(index, producer.batch(topic, index, b"a")) for index in range(10)]
         with device.fail():

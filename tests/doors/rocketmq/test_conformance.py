@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from tests.doors.adapter import Client, Refused
+from tests.doors.adapter import Client, DoorRefused
 from tests.doors.conformance import Conformance
 from tests.doors.rocketmq.client import Raw
 
@@ -41,7 +41,7 @@ class RocketMqClient(Client):
     @staticmethod
     def _check(answer: Command) -> None:
         if answer.code != Code.SUCCESS:
-            raise Refused(f"{Code(answer.code).name} {answer.remark}")
+            raise DoorRefused(f"{Code(answer.code).name} {answer.remark}")
 
 
 class TestRocketMq(Conformance):

@@ -8,7 +8,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, Message, Producer
 from tests.clients.nsq.raw import Raw as Nsq
 from tests.doors.rocketmq.client import Raw
-from tests.serving import Serving
+from tests.serving import ServeProcess
 from tests.waiting import SECONDS, wait_until
 
 import headrace
@@ -73,7 +73,7 @@ def test_a_names_dots_and_percents(broker: headrace.Broker, raw: Raw, topic: str
 def test_what_was_acknowledged_is_there_after_a_kill(tmp_path: Path) -> None:
     """Messages, their ids, members' positions, and messages that wait to come again."""
     flags = ("--rocketmq", "127.0.0.1:0", "--rocketmq-delay-levels", "1s")
-    with Serving(tmp_path / "data", *flags) as serving:
+    with ServeProcess(tmp_path / "data", *flags) as serving:
         with Raw(serving.addresses["rocketmq"]) as raw:
             for number in range(3):
                 assert raw.sent("t", b"%d" % number).code == Code.SUCCESS
@@ -97,7 +97,7 @@ def test_what_was_acknowledged_is_there_after_a_kill(tmp_path: Path) -> None:
 
 def test_a_stop_answers_the_pulls_that_wait(tmp_path: Path) -> None:
     with (
-        Serving(tmp_path / "data", "--rocketmq", "127.0.0.1:0") as serving,
+        ServeProcess(tmp_path / "data", "--rocketmq", "127.0.0.1:0") as serving,
         Raw(serving.addresses["rocketmq"]) as raw,
     ):
         raw.sent("t", b"x")

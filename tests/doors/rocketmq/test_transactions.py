@@ -11,7 +11,7 @@ from urllib.request import urlopen
 import pytest
 from tests.doors.rocketmq.client import Raw
 from tests.doors.rocketmq.formats import decode, read_offset_id
-from tests.serving import Serving
+from tests.serving import ServeProcess
 from tests.waiting import SECONDS, wait_until
 
 import headrace
@@ -170,12 +170,12 @@ def test_what_http_has_prepared_a_rocketmq_producer_commits(quick: headrace.Brok
 
 def test_offsets_of_prepared_messages_outlive_the_process(tmp_path: Path, topic: str, group: str) -> None:
     flags = ("--rocketmq", "127.0.0.1:0", "--rocketmq-namesrv", "off")
-    with Serving(tmp_path, *flags) as serving:
+    with ServeProcess(tmp_path, *flags) as serving:
         with Raw(serving.addresses["rocketmq"]) as raw:
             kept, dropped = prepare(raw, topic, b"kept", group), prepare(raw, topic, b"dropped", group)
             assert end(raw, dropped, group, Outcome.ROLL_BACK).code == Code.SUCCESS
         serving.kill()
-    with Serving(tmp_path, *flags) as serving, Raw(serving.addresses["rocketmq"]) as raw:
+    with ServeProcess(tmp_path, *flags) as serving, Raw(serving.addresses["rocketmq"]) as raw:
         assert end(raw, dropped, group, Outcome.COMMIT).code == Code.SYSTEM_ERROR
         assert end(raw, kept, group, Outcome.COMMIT).code == Code.SUCCESS
         assert bodies(raw, topic) == [b"kept"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.pipeline.topics import Topics
-from tests.serving import Serving
+from tests.serving import ServeProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(300), pytest.mark.usefixture
 
 @pytest.fixture(scope="module")
 def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
-    with Serving(tmp_path_factory.mktemp("connector") / "data") as serving:
+    with ServeProcess(tmp_path_factory.mktemp("connector") / "data") as serving:
         yield Topics(serving.kafka)
 
 

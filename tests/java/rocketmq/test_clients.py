@@ -15,7 +15,7 @@ import pytest
 from bench.peers import jars
 from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.doors.rocketmq.client import Raw
-from tests.serving import Serving
+from tests.serving import ServeProcess
 
 from headrace.doors.rocketmq.codes import Request
 from headrace.doors.rocketmq.messages import read_properties
@@ -80,16 +80,16 @@ def got(lines: list[str]) -> list[Got]:
 
 
 @pytest.fixture(scope="module")
-def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
     flags = ("--rocketmq", "127.0.0.1:0", "--rocketmq-namesrv", "127.0.0.1:0", "--rocketmq-delay-levels", LEVELS)
-    with Serving(tmp_path_factory.mktemp("rocketmq") / "data", *flags) as serving:
+    with ServeProcess(tmp_path_factory.mktemp("rocketmq") / "data", *flags) as serving:
         yield serving
         # A clean stop is part of what is tested.
         serving.stop()
 
 
 @pytest.fixture(scope="module", params=jars.ROCKETMQ_CLIENTS)
-def clients(request: pytest.FixtureRequest, serving: Serving, tmp_path_factory: pytest.TempPathFactory) -> Clients:
+def clients(request: pytest.FixtureRequest, serving: ServeProcess, tmp_path_factory: pytest.TempPathFactory) -> Clients:
     try:
         return Clients(request.param, serving.addresses["rocketmq-namesrv"], tmp_path_factory.mktemp("logs"))
     except jars.Missing as reason:
@@ -105,7 +105,7 @@ BODIES = [f"{how}-{number}" for how in ("sync", "async", "oneway", "batch", "sel
 BODIES += ["bytes=180000", "last"]
 
 
-def test_every_way_to_send_and_to_consume(clients: Clients, serving: Serving, topic: str) -> None:
+def test_every_way_to_send_and_to_consume(clients: Clients, serving: ServeProcess, topic: str) -> None:
     sent = [line.split() for line in clients("send", topic) if line.startswith("SENT ")]
     assert [words[1] for words in sent].count("async") == 3
     assert {words[2] for words in sent} == {"SEND_OK"}
@@ -131,7 +131,7 @@ def test_every_way_to_send_and_to_consume(clients: Clients, serving: Serving, to
     assert committed == {queue: 1 + max(each.offset for each in pulled if each.queue == queue) for queue in committed}
 
 
-def test_orderly_consumers_see_each_queue_in_order(clients: Clients, serving: Serving, topic: str) -> None:
+def test_orderly_consumers_see_each_queue_in_order(clients: Clients, serving: ServeProcess, topic: str) -> None:
     with Raw(serving.addresses["rocketmq"]) as raw:
         for number in range(60):
             raw.sent(topic, b"%d" % number, queue=number % 4, properties={"UNIQ_KEY": f"{number:032X}"})
@@ -142,7 +142,7 @@ def test_orderly_consumers_see_each_queue_in_order(clients: Clients, serving: Se
     assert by_queue == {queue: list(range(15)) for queue in range(4)}
 
 
-def test_members_share_the_queues(clients: Clients, serving: Serving, topic: str) -> None:
+def test_members_share_the_queues(clients: Clients, serving: ServeProcess, topic: str) -> None:
     group = f"{topic}-g"
     with Raw(serving.addresses["rocketmq"]) as raw:
         for queue in range(4):
@@ -160,7 +160,7 @@ def test_members_share_the_queues(clients: Clients, serving: Serving, topic: str
         assert {each.queue for each in found[:2]} == {2, 3}
 
 
-def test_what_fails_comes_again_and_then_is_dead(clients: Clients, serving: Serving, topic: str) -> None:
+def test_what_fails_comes_again_and_then_is_dead(clients: Clients, serving: ServeProcess, topic: str) -> None:
     group = f"{topic}-g"
     with Raw(serving.addresses["rocketmq"]) as raw:
         raw.sent(topic, b"fail", properties={"UNIQ_KEY": "A" * 32, "TAGS": "t"})
@@ -197,7 +197,7 @@ def test_delay_levels(clients: Clients, topic: str) -> None:
     assert at - sent_ms >= 2_000
 
 
-def test_sent_by_kafka_and_consumed_with_tags(clients: Clients, serving: Serving, topic: str) -> None:
+def test_sent_by_kafka_and_consumed_with_tags(clients: Clients, serving: ServeProcess, topic: str) -> None:
     with Raw(serving.addresses["rocketmq"]) as raw:
         raw.sent(topic, b"first", properties={"TAGS": "other"})
     producer = Producer({"bootstrap.servers": serving.kafka})

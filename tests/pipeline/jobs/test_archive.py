@@ -32,7 +32,7 @@ def values(root: Path) -> list[int]:
     return sorted(map(int, found))
 
 
-class Running:
+class RunningQuery:
     """A query of Spark that goes on: a batch for each look, if there is something to be read."""
 
     def __init__(self, source: dict[str, str], sink: dict[str, str], once: bool) -> None:
@@ -64,7 +64,7 @@ class Running:
 @pytest.fixture(autouse=True)
 def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "sibling_session", lambda spark: spark)
-    monkeypatch.setattr(job._Job, "_start", lambda self, _: Running(self.source, self.sink, self.every is None))
+    monkeypatch.setattr(job._Job, "_start", lambda self, _: RunningQuery(self.source, self.sink, self.every is None))
 
 
 @pytest.fixture

@@ -68,8 +68,8 @@ def test_what_compaction_removed_from_a_folder_is_deleted_and_not_lost(tmp_path:
             topics.fill(topic, [b"x"] * 3, key=b"k")
     names = (latest, both, plain)
     source = parse({"path": str(data), "subscribe": ",".join(names)}, streaming=False)
-    looking = audit_log.Looking({}, source, names, dict.fromkeys(names, 1), tuple((each, 0) for each in names), 0, 1)
-    gone = audit_log.given_up(None, looking, names)  # type: ignore[arg-type]
+    scope = audit_log.AuditScope({}, source, names, dict.fromkeys(names, 1), tuple((each, 0) for each in names), 0, 1)
+    gone = audit_log.given_up(None, scope, names)  # type: ignore[arg-type]
     assert gone.keys() == {latest, both}
     minutes = [Minute(topic, 0, 3, 0, 1, 2, 0, 0, 0, 0) for topic in names]
     found = {each.topic: (each.lost, each.deleted) for each in without_deleted(minutes, gone)}
@@ -144,38 +144,38 @@ class Log:
         monkeypatch.setattr(audit_log, "_compacted", lambda *_: self.compacted)
         monkeypatch.setattr(audit_log, "oldest_times", self._oldest)
 
-    def _oldest(self, spark: Any, looking: Any, bounds: dict[tuple[str, int], tuple[int, int]]) -> dict[Any, int]:
+    def _oldest(self, spark: Any, scope: Any, bounds: dict[tuple[str, int], tuple[int, int]]) -> dict[Any, int]:
         return {each: self.times[each] for each in bounds if each in self.times}
 
-    def looking(self, since: int = 0, until: int = 10_000) -> audit_log.Looking:
+    def scope(self, since: int = 0, until: int = 10_000) -> audit_log.AuditScope:
         partitions = (("t", 0), ("t", 1), ("u", 0))
         source: Any = None
-        return audit_log.Looking({}, source, ("t", "u"), {"t": 2, "u": 1}, partitions, since, until)
+        return audit_log.AuditScope({}, source, ("t", "u"), {"t": 2, "u": 1}, partitions, since, until)
 
 
 def test_what_has_gone_is_known_by_where_the_log_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     log, spark = Log(monkeypatch), Any
-    assert audit_log.given_up(spark, log.looking(), ["t", "u"]) == {}
+    assert audit_log.given_up(spark, log.scope(), ["t", "u"]) == {}
     log.first, log.times = {("t", 0): 5, ("t", 1): 7}, {("t", 0): 100, ("t", 1): 300}
-    found = audit_log.given_up(spark, log.looking(), ["t", "u"])
+    found = audit_log.given_up(spark, log.scope(), ["t", "u"])
     assert [(topic, each.offsets, each.until) for topic, each in found.items()] == [("t", 12, 300 + audit_log.SKEW_MS)]
     assert found["t"].words[0] == "t-0 begins at offset 5, with a message of 1970-01-01 00:00:00Z"
     # Of one that has nothing left, anything may have gone.
     log.times.pop(("t", 1))
-    assert audit_log.given_up(spark, log.looking(), ["t"])["t"].until is None
+    assert audit_log.given_up(spark, log.scope(), ["t"])["t"].until is None
     # Compaction takes from the midst.
     log.compacted = {"u"}
-    assert audit_log.given_up(spark, log.looking(), ["u"])["u"].offsets is None
+    assert audit_log.given_up(spark, log.scope(), ["u"])["u"].offsets is None
 
 
 def test_events_that_are_deleted_tell_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     log, spark = Log(monkeypatch), Any
-    assert audit_log.told_since(spark, log.looking(since=50), "u") == 0
+    assert audit_log.told_since(spark, log.scope(since=50), "u") == 0
     log.first, log.times = {("u", 0): 5}, {("u", 0): 100}
-    assert audit_log.told_since(spark, log.looking(since=50), "u") == 100
-    assert audit_log.told_since(spark, log.looking(since=200), "u") == 0
+    assert audit_log.told_since(spark, log.scope(since=50), "u") == 100
+    assert audit_log.told_since(spark, log.scope(since=200), "u") == 0
     log.times.clear()
-    assert audit_log.told_since(spark, log.looking(since=200, until=400), "u") == 400
+    assert audit_log.told_since(spark, log.scope(since=200, until=400), "u") == 400
 
 
 def test_reports_that_are_missing_are_seen() -> None:

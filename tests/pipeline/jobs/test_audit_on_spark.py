@@ -336,9 +336,9 @@ def test_only_what_is_needed_is_read(spark: SparkSession, topics: Topics) -> Non
     topic = topics.create()
     given = {"kafka.bootstrap.servers": topics.address}
     source = parse({**given, "subscribe": topic}, streaming=False)
-    looking = audit_log.Looking(given, source, (topic,), {topic: 1}, ((topic, 0),), NOON, NOON + MINUTE)
+    scope = audit_log.AuditScope(given, source, (topic,), {topic: 1}, ((topic, 0),), NOON, NOON + MINUTE)
     for id_field, columns in (("", []), ("id", ["value"])):
-        frame = audit_log.stored(spark, looking, "headrace-id", id_field)
+        frame = audit_log.stored(spark, scope, "headrace-id", id_field)
         plan = frame._jdf.queryExecution().analyzed().toString()
         (read,) = re.findall(r"RelationV2\[(.*?)\]", plan)
         names = [each.split("#")[0].strip() for each in read.split(",")]

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from tests.pipeline.topics import Topics
-from tests.serving import Serving
+from tests.serving import ServeProcess
 from tests.waiting import wait_until
 
 for package in ("pyspark", "deltalake", "pyiceberg", "duckdb"):
@@ -99,7 +99,7 @@ def numbers(kind: str, root: Path, topic: str) -> list[int]:
 
 
 def test_tables_follow_their_topics_through_kills(tmp_path: Path) -> None:
-    with Serving(tmp_path / "data") as broker:
+    with ServeProcess(tmp_path / "data") as broker:
         topics = Topics(broker.kafka)
         tables = {topics.create(2, lake=f"{kind}+{tmp_path}/{kind}", lake_freshness_ms="2000"): kind for kind in KINDS}
         sent = Sent(topics, list(tables))

@@ -32,7 +32,7 @@ from headrace.broker.publish.admission import Admission, Admissions, Session
 from headrace.broker.publish.messages import Message, Place
 from headrace.broker.timer import Timer
 from headrace.broker.topics import Topics
-from headrace.broker.transactions import Offered, Outcome, TransactionCoordinator
+from headrace.broker.transactions import Outcome, TransactionalBatch, TransactionCoordinator
 from headrace.errors import BatchTooLarge, PartitionOffline
 from headrace.format.batch import batches_in
 from headrace.log.interface import Appended, Done, Log, Partition, Topic, Write
@@ -141,15 +141,15 @@ class Publisher:
         self._count(admission, 1, len(batch))
         return appended
 
-    def offer(self, admission: Admission, partition: Partition, batch: memoryview, done: Done) -> Offered:
+    def offer(self, admission: Admission, partition: Partition, batch: memoryview, done: Done) -> TransactionalBatch:
         """Check a batch of a transaction, which `produce_within` then takes with others. Raises a HeadraceError."""
         self._check(admission, partition, batch)
         if admission.delays:
             self._timer.check_undelayed(partition, batch)
-        return Offered(partition, batch, done)
+        return TransactionalBatch(partition, batch, done)
 
     def produce_within(
-        self, transactional_id: str | None, offered: Sequence[tuple[Admission, Offered]], client_version: int
+        self, transactional_id: str | None, offered: Sequence[tuple[Admission, TransactionalBatch]], client_version: int
     ) -> list[Outcome]:
         """Take the batches that a request has for a transaction; what became of each."""
         batches = [batch for _, batch in offered]

@@ -11,7 +11,7 @@ transaction_codec.py     the formats of its records
 
 from headrace.broker.transactions.coordinator import Granted, TransactionCoordinator
 from headrace.broker.transactions.transaction import Status, Transaction
-from headrace.broker.transactions.transactional_append import Offered, Outcome
+from headrace.broker.transactions.transactional_append import Outcome, TransactionalBatch
 from headrace.broker.transactions.unused import Holder
 
-__all__ = ["Granted", "Holder", "Offered", "Outcome", "Status", "Transaction", "TransactionCoordinator"]
+__all__ = ["Granted", "Holder", "Outcome", "Status", "Transaction", "TransactionCoordinator", "TransactionalBatch"]

@@ -31,7 +31,12 @@ from headrace.broker.topics import Topics
 from headrace.broker.transactions.expiry import EXPIRY_CHECK_SECONDS, STEP_IDS, Expiry
 from headrace.broker.transactions.store import Entry, Store
 from headrace.broker.transactions.transaction import NO_EPOCH, NO_PRODUCER, Status, Transaction
-from headrace.broker.transactions.transactional_append import BROKER_ADDS, Offered, Outcome, TransactionalAppend
+from headrace.broker.transactions.transactional_append import (
+    BROKER_ADDS,
+    Outcome,
+    TransactionalAppend,
+    TransactionalBatch,
+)
 from headrace.broker.transactions.unused import NO_HOLDER, Holder
 from headrace.broker.turns import Turns
 from headrace.errors import (
@@ -286,7 +291,9 @@ class TransactionCoordinator:
         state.check(transactional_id, producer_id, epoch)
         return state.places if state.status is Status.ONGOING else frozenset()
 
-    def produce(self, transactional_id: str | None, offered: Sequence[Offered], client_version: int) -> list[Outcome]:
+    def produce(
+        self, transactional_id: str | None, offered: Sequence[TransactionalBatch], client_version: int
+    ) -> list[Outcome]:
         """Append the batches of one request within a transaction; what became of each. The coordinator is loaded."""
         try:
             if transactional_id is None:
@@ -315,7 +322,7 @@ class TransactionCoordinator:
         await self._groups.home(group_id)
 
         def append(home: Partition, batch: bytearray, done: Done) -> Appended:
-            [outcome] = self.produce(transactional_id, [Offered(home, batch, done)], client_version)
+            [outcome] = self.produce(transactional_id, [TransactionalBatch(home, batch, done)], client_version)
             if isinstance(outcome, HeadraceError):
                 raise outcome
             return outcome

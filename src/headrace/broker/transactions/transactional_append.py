@@ -24,7 +24,7 @@ from headrace.log.interface import Appended, Done, Partition, Write
 BROKER_ADDS = 2
 
 
-class Offered(NamedTuple):
+class TransactionalBatch(NamedTuple):
     """One batch of a transaction. Its partition is loaded."""
 
     partition: Partition
@@ -37,7 +37,7 @@ Outcome = Appended | HeadraceError
 """What became of a batch."""
 
 # With their numbers in the request.
-_Numbered = tuple[int, Offered]
+_Numbered = tuple[int, TransactionalBatch]
 
 
 class TransactionalAppend:
@@ -50,7 +50,7 @@ class TransactionalAppend:
         self._now_ms = now_ms
         self._outcomes: dict[int, Outcome] = {}
 
-    def append(self, offered: Sequence[Offered]) -> list[Outcome]:
+    def append(self, offered: Sequence[TransactionalBatch]) -> list[Outcome]:
         """Append what can be; what became of each."""
         waiting = list(enumerate(offered))
         while waiting:
@@ -79,7 +79,7 @@ class TransactionalAppend:
             entering = self._enter(state, entering)
         return behind
 
-    def _check(self, state: Transaction, place: TopicPartition, offered: Offered) -> bool:
+    def _check(self, state: Transaction, place: TopicPartition, offered: TransactionalBatch) -> bool:
         """Whether a batch is for a partition of the transaction already. Raises if its producer may not write there."""
         entry, header = self._entry, header_at(offered.batch)
         state.check(entry.id, header.producer_id, header.producer_epoch)
@@ -96,7 +96,7 @@ class TransactionalAppend:
     def _enter(self, state: Transaction, entering: dict[TopicPartition, _Numbered]) -> dict[TopicPartition, _Numbered]:
         """Append batches together with the state that has their partitions. Where the log refuses some of them, or has
         them already, nothing is appended: the others, which are to be tried again."""
-        taken: list[Offered] = []
+        taken: list[TransactionalBatch] = []
 
         def done(error: Exception | None) -> None:
             for each in taken:

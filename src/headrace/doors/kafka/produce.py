@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.publish import Admission, Loadable
-from headrace.broker.transactions import Offered
+from headrace.broker.transactions import TransactionalBatch
 from headrace.broker.unpacking import Packed, discard, prepare
 from headrace.doors.kafka.errors import KafkaError, Unanswerable, error_code
 from headrace.doors.kafka.produce_replies import ZSTD, ZSTD_FROM, CachedProduce, PendingCached, PendingResults
@@ -268,7 +268,7 @@ def _append(
     results: Results = []
     entry = PendingResults(connection, started, version, correlation, results, throttle)
     failed = False
-    within: list[tuple[Result, Admission, Offered]] = []
+    within: list[tuple[Result, Admission, TransactionalBatch]] = []
     for (key, partitions), admission in zip(request.topics, admissions, strict=True):
         answers: list[Result] = []
         results.append((key, answers))
@@ -321,7 +321,7 @@ def _append(
 
 
 def _append_within(
-    connection: Connection, request: Request, offered: Sequence[tuple[Admission, Offered]]
+    connection: Connection, request: Request, offered: Sequence[tuple[Admission, TransactionalBatch]]
 ) -> list[Appended | HeadraceError]:
     """The batches of a transaction; what became of each."""
     given = request.transactional_id

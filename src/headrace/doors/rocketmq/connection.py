@@ -16,7 +16,7 @@ from headrace.broker.publish import Session
 from headrace.doors.connection import BUSY, FULL, LOST, BufferedConnection
 from headrace.doors.rocketmq import frames
 from headrace.doors.rocketmq.codes import Code
-from headrace.doors.rocketmq.errors import Refused, translate
+from headrace.doors.rocketmq.errors import ResponseError, translate
 from headrace.doors.rocketmq.frames import HEAD, LENGTH_MASK, ONE_WAY, RESPONSE, Command, Malformed
 from headrace.errors import HeadraceError
 
@@ -70,7 +70,7 @@ class Call:
         """A field that must be there unless it has a default. Raises Refused."""
         value = self.request.fields.get(name, default)
         if value is None:
-            raise Refused(Code.INVALID_PARAMETER, f"the request has no field {name}")
+            raise ResponseError(Code.INVALID_PARAMETER, f"the request has no field {name}")
         return value
 
     def number(self, name: str, default: int | None = None) -> int:
@@ -83,7 +83,7 @@ class Call:
         except ValueError:
             number = INT64_MAX + 1
         if not -INT64_MAX <= number <= INT64_MAX:
-            raise Refused(Code.INVALID_PARAMETER, f"the field {name} is no number ({str(value)[:40]!r})")
+            raise ResponseError(Code.INVALID_PARAMETER, f"the field {name} is no number ({str(value)[:40]!r})")
         return number
 
     def flag(self, name: str) -> bool:

@@ -40,7 +40,7 @@ _CODES: dict[type[HeadraceError], Code] = {
 }
 
 
-class Refused(HeadraceError):
+class ResponseError(HeadraceError):
     """A request that is answered with this code."""
 
     def __init__(self, response: Code, text: str) -> None:
@@ -48,11 +48,11 @@ class Refused(HeadraceError):
         self.response = response
 
 
-def translate(error: HeadraceError) -> Refused:
+def translate(error: HeadraceError) -> ResponseError:
     """What the broker refused."""
-    if isinstance(error, Refused):
+    if isinstance(error, ResponseError):
         return error
     for kind, response in _CODES.items():
         if isinstance(error, kind):
-            return Refused(response, str(error))
-    return Refused(Code.SYSTEM_ERROR, str(error))
+            return ResponseError(response, str(error))
+    return ResponseError(Code.SYSTEM_ERROR, str(error))

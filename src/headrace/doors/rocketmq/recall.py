@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from headrace.broker.timer.pending import parse_id
 from headrace.doors.rocketmq.codes import Code
-from headrace.doors.rocketmq.errors import Refused
+from headrace.doors.rocketmq.errors import ResponseError
 from headrace.doors.rocketmq.records import TIMER_AT_MS, TIMER_MS, TIMER_SECONDS
 
 VERSION = "v1"
@@ -51,7 +51,7 @@ def decode_handle(text: str) -> RecallHandle:
             raise ValueError
         return RecallHandle(topic, broker_name, due, unique_key, timer)
     except (ValueError, Base64Error):
-        raise Refused(
+        raise ResponseError(
             Code.ILLEGAL_OPERATION, f"recall handle is invalid ({text[:80]!r}): send it as this broker gave it"
         ) from None
 
@@ -64,7 +64,7 @@ def due_ms(properties: Mapping[str, str], now_ms: int) -> int:
             continue
         digits = text.removeprefix("-").removeprefix("+")
         if not (digits.isascii() and digits.isdecimal() and len(digits) < 19):
-            raise Refused(Code.MESSAGE_ILLEGAL, f"timer message illegal: {name} is no number ({text[:40]!r})")
+            raise ResponseError(Code.MESSAGE_ILLEGAL, f"timer message illegal: {name} is no number ({text[:40]!r})")
         due = since + int(text) * unit
         return due if due > now_ms else 0
     return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.broker.groups.rocketmq_group import RocketMqSubscription
 from headrace.doors.rocketmq.codes import Code
-from headrace.doors.rocketmq.errors import Refused
+from headrace.doors.rocketmq.errors import ResponseError
 from headrace.doors.rocketmq.messages import hash_tag
 
 ALL = "*"
@@ -15,7 +15,7 @@ TAGS_MAX = 1_000
 def parse_subscription(expression: str, kind: str, version: int = 0) -> RocketMqSubscription:
     """The subscription of an expression: `*`, or tags with `||` between them. Raises Refused."""
     if kind not in (TAG, ""):
-        raise Refused(
+        raise ResponseError(
             Code.REQUEST_CODE_NOT_SUPPORTED, f"expressions of the type {kind[:40]} are not supported. Use tags."
         )
     if expression.strip() in (ALL, ""):
@@ -23,7 +23,7 @@ def parse_subscription(expression: str, kind: str, version: int = 0) -> RocketMq
     tags = [tag.strip() for tag in expression.split("||")]
     found = frozenset(hash_tag(tag) for tag in tags if tag)
     if not found or len(found) > TAGS_MAX:
-        raise Refused(
+        raise ResponseError(
             Code.SUBSCRIPTION_PARSE_FAILED, f"{expression[:80]!r} is no list of 1 to {TAGS_MAX} tags with || between"
         )
     return RocketMqSubscription(expression, version, found)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from headrace.broker.broker import Broker
 from headrace.doors.rocketmq.codes import Code
-from headrace.doors.rocketmq.errors import Refused
+from headrace.doors.rocketmq.errors import ResponseError
 from headrace.doors.rocketmq.names import DEAD, DEFAULT_TOPIC, RETRY, log_name, rocketmq_name
 from headrace.errors import InvalidTopic
 from headrace.log.interface import Partition, Topic
@@ -92,7 +92,7 @@ class RocketMqTopics:
         if name.startswith((RETRY, DEAD)):
             return await self._broker.topics.open(log_name(name), 1)
         if not self._broker.config.auto_create_topics:
-            raise Refused(
+            raise ResponseError(
                 Code.TOPIC_NOT_EXIST, f"the topic[{name}] does not exist, and no message makes it (auto_create_topics)"
             )
         return await self._broker.topics.open(log_name(name), max(min(queues, self._queues_max), 1))
@@ -106,14 +106,14 @@ class RocketMqTopics:
         """The topic of that name. Raises Refused."""
         topic = self.find(name)
         if topic is None:
-            raise Refused(Code.TOPIC_NOT_EXIST, f"the topic[{name}] does not exist. Create it first.")
+            raise ResponseError(Code.TOPIC_NOT_EXIST, f"the topic[{name}] does not exist. Create it first.")
         return topic
 
     def queue(self, name: str, queue_id: int) -> Partition:
         """A queue of a topic. Raises Refused."""
         topic = self.existing(name)
         if not 0 <= queue_id < len(topic.partitions):
-            raise Refused(
+            raise ResponseError(
                 Code.INVALID_PARAMETER,
                 f"queueId[{queue_id}] is illegal: the topic {name} has {len(topic.partitions)} queues, the first is 0",
             )

@@ -15,7 +15,7 @@ from headrace.broker.broker import Broker
 from headrace.broker.prepared import TOPIC, Check, id_of, parse_id
 from headrace.broker.publish import Headers
 from headrace.doors.rocketmq.codes import Code
-from headrace.doors.rocketmq.errors import Refused
+from headrace.doors.rocketmq.errors import ResponseError
 from headrace.doors.rocketmq.messages import (
     COMMITTED,
     PREPARED,
@@ -114,16 +114,16 @@ class Transactions:
         found = self._broker.rocketmq.offsets.decode(physical_offset)
         half = self._broker.topics.get(TOPIC)
         if found is None or half is None or found[0] != half.id:
-            raise Refused(Code.SYSTEM_ERROR, f"there is no prepared message at the offset {physical_offset}")
+            raise ResponseError(Code.SYSTEM_ERROR, f"there is no prepared message at the offset {physical_offset}")
         if queue_offset not in (-1, found[2]):
-            raise Refused(
+            raise ResponseError(
                 Code.SYSTEM_ERROR,
                 f"the transaction state table offset wrong: {found[2]} is expected, not {queue_offset}",
             )
         id = id_of(half.id, found[2])
         status = await self._prepared.find(id)
         if status.group and status.group != group:
-            raise Refused(
+            raise ResponseError(
                 Code.SYSTEM_ERROR,
                 f"the prepared message is one of the producer group {status.group}, and {group[:80]!r} cannot end it",
             )

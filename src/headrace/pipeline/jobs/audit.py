@@ -25,7 +25,7 @@ from headrace.pipeline.jobs.audit_log import (
     CHOSEN_BY,
     ID_HEADER,
     MINUTE_MS,
-    Looking,
+    AuditScope,
     given_up,
     kept,
     moment,
@@ -131,26 +131,26 @@ def audit(
         **({"kafka.bootstrap.servers": bootstrap} if bootstrap else {}),
         **({"path": data} if data else {}),
     }
-    looking, notes = _look(given, topics, pattern, groups, start, end, http, shares or {})
+    scope, notes = _look(given, topics, pattern, groups, start, end, http, shares or {})
     say("reading what producers report")
-    sent, instances = _reported(spark, looking)
+    sent, instances = _reported(spark, scope)
     say("reading the log")
-    messages = stored(spark, looking, id_header, id_field).persist()
+    messages = stored(spark, scope, id_header, id_field).persist()
     try:
-        minutes = compared(kept(messages), sent, looking.topics)
+        minutes = compared(kept(messages), sent, scope.topics)
         say("reading what queues say")
-        whole, by_minute = by_queue(_delivered(spark, looking, messages))
+        whole, by_minute = by_queue(_delivered(spark, scope, messages))
     finally:
         messages.unpersist()
     say("looking what the log has given up")
     doubtful = {each.topic for each in minutes if each.lost} | {
-        each.watched.topic for each in looking.queues if each.lost
+        each.watched.topic for each in scope.queues if each.lost
     }
-    gone = given_up(spark, looking, sorted(doubtful)) if doubtful else {}
+    gone = given_up(spark, scope, sorted(doubtful)) if doubtful else {}
     minutes = without_deleted(minutes, gone)
-    topic_totals = totals(minutes, looking.topics)
-    watched = [each.watched for each in looking.queues]
-    told = told_since(spark, looking, EVENTS) if any(each.share for each in watched) else 0
+    topic_totals = totals(minutes, scope.topics)
+    watched = [each.watched for each in scope.queues]
+    told = told_since(spark, scope, EVENTS) if any(each.share for each in watched) else 0
     wrong, unknown = judged(
         topic_totals,
         whole,
@@ -163,7 +163,7 @@ def audit(
         told_since=told,
     )
     notes += [words for each in topic_totals if each.deleted for words in gone[each.topic].words]
-    for each in looking.queues:
+    for each in scope.queues:
         if each.lost and {DELIVERED, ACKNOWLEDGED} & set(judge):
             name = f"{each.watched.topic}/{each.watched.queue}"
             words = f"{name}: {each.lost} message(s) were deleted before it was done with them"
@@ -182,7 +182,7 @@ def audit(
         tuple(unknown),
         tuple(notes),
     )
-    log.info("audited", topics=len(looking.topics), minutes=len(minutes), code=report.code)
+    log.info("audited", topics=len(scope.topics), minutes=len(minutes), code=report.code)
     return report
 
 
@@ -226,7 +226,7 @@ def _look(
     until: int,
     http: str,
     shares: Mapping[str, float],
-) -> tuple[Looking, list[str]]:
+) -> tuple[AuditScope, list[str]]:
     chosen = {"subscribe": ",".join(topics)} if topics else {}
     chosen |= {"subscribePattern": pattern} if pattern else {}
     source = parse({**given, **chosen}, streaming=False)
@@ -253,7 +253,7 @@ def _look(
     elif EVENTS in everything:
         notes.append("queues are not looked at: give the broker's HTTP door, or the share of messages they watch")
     known = {(each.watched.topic, each.watched.queue): each for each in found}
-    return Looking(given, source, names, everything, tuple(mine), since, until, list(known.values())), notes
+    return AuditScope(given, source, names, everything, tuple(mine), since, until, list(known.values())), notes
 
 
 async def _group(origin: Catalogue, group: str, begins: Mapping[Partition, int]) -> list[WatchedQueue]:
@@ -273,15 +273,15 @@ async def _group(origin: Catalogue, group: str, begins: Mapping[Partition, int])
 # --- what producers say -----------------------------------------------------------------------------------------------
 
 
-def _reported(spark: SparkSession, looking: Looking) -> tuple[list[Sent], list[Instance]]:
+def _reported(spark: SparkSession, scope: AuditScope) -> tuple[list[Sent], list[Instance]]:
     """The producers' counts, and which of their reports there are: each once, however often it was written."""
     from pyspark.sql import functions as f
 
-    if REPORTS not in looking.all_topics:
+    if REPORTS not in scope.all_topics:
         return [], []
     frame = read(
         spark,
-        looking,
+        scope,
         REPORTS,
         valueFormat="json",
         schema=REPORT_SCHEMA,
@@ -298,21 +298,21 @@ def _reported(spark: SparkSession, looking: Looking) -> tuple[list[Sent], list[I
         "within",
         f.coalesce("last", f.lit(False)).alias("last"),
         f.coalesce("ids", f.lit(False)).alias("ids"),
-        f.filter("counts", lambda each: each["topic"].isin(list(looking.topics))).alias("counts"),
+        f.filter("counts", lambda each: each["topic"].isin(list(scope.topics))).alias("counts"),
     ).persist()
     try:
-        return _counts(frame, looking), _instances(frame)
+        return _counts(frame, scope), _instances(frame)
     finally:
         frame.unpersist()
 
 
-def _counts(frame: DataFrame, looking: Looking) -> list[Sent]:
+def _counts(frame: DataFrame, scope: AuditScope) -> list[Sent]:
     from pyspark.sql import functions as f
 
     counted = (
         frame.select("instance", "ids", f.inline("counts"))
         .withColumn("minute", f.expr(f"minute - minute % {MINUTE_MS}"))
-        .where(f"minute >= {looking.since} AND minute < {looking.until}")
+        .where(f"minute >= {scope.since} AND minute < {scope.until}")
         .groupBy("topic", "minute", "instance", "ids")
         .agg(f.sum(f.coalesce("sent", f.lit(0))).alias("sent"), f.sum(f.coalesce("failed", f.lit(0))).alias("failed"))
     )
@@ -345,22 +345,22 @@ def _instances(frame: DataFrame) -> list[Instance]:
 # --- what queues say --------------------------------------------------------------------------------------------------
 
 
-def _delivered(spark: SparkSession, looking: Looking, messages: DataFrame) -> list[dict[str, Any]]:
+def _delivered(spark: SparkSession, scope: AuditScope, messages: DataFrame) -> list[dict[str, Any]]:
     """Each queue's messages, counted by minute and over the range."""
     from pyspark.sql import functions as f
 
-    if not looking.queues:
+    if not scope.queues:
         return []
     positions = spark.createDataFrame(
         [
             (each.watched.topic, each.watched.queue, partition, settled, each.watched.share)
-            for each in looking.queues
-            for partition, settled in _positions(each, looking)
+            for each in scope.queues
+            for partition, settled in _positions(each, scope)
         ],
         "topic STRING, queue STRING, partition INT, settled BIGINT, share DOUBLE",
     )
     rows = messages.join(f.broadcast(positions), ["topic", "partition"])
-    if looking.sampled:
+    if scope.sampled:
         schema = (
             "topic STRING, partition INT, offset BIGINT, time BIGINT, minute BIGINT, queue STRING, settled BIGINT, "
         )
@@ -371,7 +371,7 @@ def _delivered(spark: SparkSession, looking: Looking, messages: DataFrame) -> li
     else:
         rows = rows.withColumn("watched", f.lit(True))
     place = ["topic", "queue", "partition", "offset"]
-    rows = rows.join(_events(spark, looking), place, "left") if EVENTS in looking.all_topics else _unseen(rows)
+    rows = rows.join(_events(spark, scope), place, "left") if EVENTS in scope.all_topics else _unseen(rows)
     # A queue without events is judged by its position: what lies below it is done.
     rows = rows.selectExpr(
         "topic",
@@ -413,19 +413,19 @@ def _delivered(spark: SparkSession, looking: Looking, messages: DataFrame) -> li
     return [row.asDict() for row in counted.collect()]
 
 
-def _positions(queue: WatchedQueue, looking: Looking) -> Iterator[tuple[int, int]]:
-    for topic, partition in looking.partitions:
+def _positions(queue: WatchedQueue, scope: AuditScope) -> Iterator[tuple[int, int]]:
+    for topic, partition in scope.partitions:
         if topic == queue.watched.topic:
             yield partition, queue.settled.get(partition, 0)
 
 
-def _events(spark: SparkSession, looking: Looking) -> DataFrame:
+def _events(spark: SparkSession, scope: AuditScope) -> DataFrame:
     """What happened to each message in each queue."""
     from pyspark.sql import functions as f
 
     frame = read(
         spark,
-        looking,
+        scope,
         EVENTS,
         valueFormat="json",
         schema=EVENT_SCHEMA,
@@ -435,7 +435,7 @@ def _events(spark: SparkSession, looking: Looking) -> DataFrame:
     )
     return (
         frame.select("value.*")
-        .where(f.col("topic").isin(list(looking.topics)))
+        .where(f.col("topic").isin(list(scope.topics)))
         .where("event IN ('delivered', 'finished', 'dead', 'emptied')")
         .withColumn("run", f.explode("runs"))
         .withColumn("offset", f.expr("explode(sequence(run[0], run[1]))"))

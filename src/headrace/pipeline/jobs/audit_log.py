@@ -38,7 +38,7 @@ CHOSEN_BY = (TRACEPARENT, REDRIVEN)
 
 
 @dataclass(frozen=True)
-class Looking:
+class AuditScope:
     """Where an audit looks, and what there is."""
 
     options: Mapping[str, str]
@@ -57,28 +57,28 @@ class Looking:
         return any(each.watched.share is not None and each.watched.share < 1 for each in self.queues)
 
 
-def read(spark: SparkSession, looking: Looking, topics: str, **more: str) -> DataFrame:
+def read(spark: SparkSession, scope: AuditScope, topics: str, **more: str) -> DataFrame:
     """Topics from the beginning of the range on. What the log gives up meanwhile is no error here."""
-    begin = str(max(0, looking.since - SKEW_MS))
+    begin = str(max(0, scope.since - SKEW_MS))
     chosen = {"subscribe": topics, "startingTimestamp": begin, "failOnDataLoss": "false", **more}
-    return spark.read.format("headrace").options(**{**looking.options, **chosen}).load()
+    return spark.read.format("headrace").options(**{**scope.options, **chosen}).load()
 
 
-def stored(spark: SparkSession, looking: Looking, id_header: str, id_field: str) -> DataFrame:
+def stored(spark: SparkSession, scope: AuditScope, id_header: str, id_field: str) -> DataFrame:
     """The messages of the range: topic, partition, offset, time and minute (ms), instance, id, and whether it is a
     further copy of one that has the same id."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    columns = ",".join([PLACE, *(["key"] if looking.sampled else []), *(["value"] if id_field else [])])
-    frame = read(spark, looking, ",".join(looking.topics), columns=columns)
+    columns = ",".join([PLACE, *(["key"] if scope.sampled else []), *(["value"] if id_field else [])])
+    frame = read(spark, scope, ",".join(scope.topics), columns=columns)
     if id_field:
         named = f.get_json_object(f.col("value").cast("string"), f"$['{id_field}']")
     else:
         named = f.expr(_header(id_header))
     frame = (
         frame.withColumn("time", f.expr(_time()))
-        .where(f"time >= {looking.since} AND time < {looking.until}")
+        .where(f"time >= {scope.since} AND time < {scope.until}")
         .select(
             "topic",
             "partition",
@@ -88,11 +88,7 @@ def stored(spark: SparkSession, looking: Looking, id_header: str, id_field: str)
             f.expr(f"coalesce(regexp_extract({_header(ID_HEADER)}, '^(.+)-[0-9]+$', 1), '')").alias("instance"),
             named.alias("id"),
             # What the broker chooses by, where it watches a share of the messages.
-            *(
-                [f.col("key"), *(f.expr(_last_header(name)).alias(name) for name in CHOSEN_BY)]
-                if looking.sampled
-                else []
-            ),
+            *([f.col("key"), *(f.expr(_last_header(name)).alias(name) for name in CHOSEN_BY)] if scope.sampled else []),
         )
     )
     # Messages without an id are no copies of each other, and not one large group either.
@@ -113,12 +109,12 @@ def kept(messages: DataFrame) -> list[Kept]:
     return [Kept(**row.asDict()) for row in counted.collect()]
 
 
-def given_up(spark: SparkSession, looking: Looking, topics: Sequence[str]) -> dict[str, GivenUp]:
+def given_up(spark: SparkSession, scope: AuditScope, topics: Sequence[str]) -> dict[str, GivenUp]:
     """What the log may have had of the topics, and has no more."""
-    compacted = _compacted(looking, topics)
-    first, last = ask(looking.source, lambda origin: read_plan.log_bounds(origin, looking.source, _of(looking, topics)))
+    compacted = _compacted(scope, topics)
+    first, last = ask(scope.source, lambda origin: read_plan.log_bounds(origin, scope.source, _of(scope, topics)))
     cut = {each: offset for each, offset in first.items() if offset}
-    oldest = oldest_times(spark, looking, {each: (offset, last[each]) for each, offset in cut.items()})
+    oldest = oldest_times(spark, scope, {each: (offset, last[each]) for each, offset in cut.items()})
     found = {}
     for topic in topics:
         own = {each: offset for each, offset in sorted(cut.items()) if each[0] == topic}
@@ -133,18 +129,18 @@ def given_up(spark: SparkSession, looking: Looking, topics: Sequence[str]) -> di
     return found
 
 
-def told_since(spark: SparkSession, looking: Looking, topic: str) -> int:
+def told_since(spark: SparkSession, scope: AuditScope, topic: str) -> int:
     """From when on a topic of events has them all, where it has given up some of the range; 0 where it has not."""
-    partitions = [(topic, index) for index in range(looking.all_topics.get(topic, 0))]
-    first, last = ask(looking.source, lambda origin: read_plan.log_bounds(origin, looking.source, partitions))
+    partitions = [(topic, index) for index in range(scope.all_topics.get(topic, 0))]
+    first, last = ask(scope.source, lambda origin: read_plan.log_bounds(origin, scope.source, partitions))
     cut = {each: (offset, last[each]) for each, offset in first.items() if offset}
-    times = oldest_times(spark, looking, cut)
-    latest = max((times.get(each, looking.until) for each in cut), default=0)
-    return latest if latest > looking.since else 0
+    times = oldest_times(spark, scope, cut)
+    latest = max((times.get(each, scope.until) for each in cut), default=0)
+    return latest if latest > scope.since else 0
 
 
 def oldest_times(
-    spark: SparkSession, looking: Looking, bounds: Mapping[Partition, tuple[int, int]]
+    spark: SparkSession, scope: AuditScope, bounds: Mapping[Partition, tuple[int, int]]
 ) -> dict[Partition, int]:
     """The time of the first message that partitions still have; those that have none are left out."""
     from pyspark.sql import functions as f
@@ -164,7 +160,7 @@ def oldest_times(
         "columns": PLACE,
         "failOnDataLoss": "false",
     }
-    frame = spark.read.format("headrace").options(**{**looking.options, **chosen}).load()
+    frame = spark.read.format("headrace").options(**{**scope.options, **chosen}).load()
     rows = frame.groupBy("topic", "partition").agg(f.expr(f"min_by({_time()}, offset) AS time")).collect()
     return {(row["topic"], row["partition"]): row["time"] for row in rows}
 
@@ -181,14 +177,14 @@ def moment(at: int) -> str:
     return datetime.fromtimestamp(at / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
-def _of(looking: Looking, topics: Sequence[str]) -> list[Partition]:
-    return [each for each in looking.partitions if each[0] in topics]
+def _of(scope: AuditScope, topics: Sequence[str]) -> list[Partition]:
+    return [each for each in scope.partitions if each[0] in topics]
 
 
-def _compacted(looking: Looking, topics: Sequence[str]) -> set[str]:
+def _compacted(scope: AuditScope, topics: Sequence[str]) -> set[str]:
     """Of the topics, those that keep one record of each key."""
     try:
-        return ask(looking.source, lambda origin: origin.compacted(topics))
+        return ask(scope.source, lambda origin: origin.compacted(topics))
     except HeadraceError:
         # A broker that does not tell is taken to delete by age and size, as most do.
         return set()

@@ -9,7 +9,7 @@ from http.client import HTTPConnection, HTTPException
 from typing import ClassVar
 from urllib.parse import quote, urlencode
 
-from tests.doors.adapter import Client, Refused
+from tests.doors.adapter import Client, DoorRefused
 from tests.doors.conformance import Conformance
 
 
@@ -36,7 +36,7 @@ class HttpClient(Client):
         except HTTPException as error:
             raise ConnectionError(str(error)) from error
         if response.status != 200:
-            raise Refused(f"{response.status} {answer.decode()}")
+            raise DoorRefused(f"{response.status} {answer.decode()}")
 
     def close(self) -> None:
         self._connection.close()

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from tests.serving import Serving
+from tests.serving import ServeProcess
 from tests.waiting import SECONDS
 
 from headrace.config import Config
@@ -260,7 +260,7 @@ def resident_bytes(pid: int) -> int:
 @pytest.mark.parametrize("codec", [compression.NONE, compression.ZSTD])
 def test_peeks_that_nobody_reads_stay_within_their_bound(tmp_path: Path, codec: int):
     """A broker as a process of its own: 150 connections peek at large messages, or at what unpacks to much."""
-    with Serving(tmp_path / "data", "--http", "127.0.0.1:0") as broker, ExitStack() as stack:
+    with ServeProcess(tmp_path / "data", "--http", "127.0.0.1:0") as broker, ExitStack() as stack:
         host, port = broker.addresses["http"].split(":")
         producer = Producer({"bootstrap.servers": broker.kafka, "compression.type": compression.NAMES[codec]})
         for _ in range(200):

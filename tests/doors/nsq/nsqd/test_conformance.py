@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from tests.clients.nsq.raw import NsqError, Raw, extended
-from tests.doors.adapter import Client, Consumer, Delivery, Refused
+from tests.doors.adapter import Client, Consumer, Delivery, DoorRefused
 from tests.doors.conformance import Conformance
 from tests.doors.nsq.nsqd.wired import identify_command
 
@@ -38,7 +38,7 @@ class NsqClient(Client):
             connection.ask(*words, body=body)
         except NsqError as error:
             self.close()
-            raise Refused(str(error)) from None
+            raise DoorRefused(str(error)) from None
 
     def close(self) -> None:
         while self._connections:

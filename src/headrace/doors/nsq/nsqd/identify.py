@@ -26,7 +26,7 @@ DEFLATE_LEVEL = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class IdentifyRequest:
     """The JSON object of an IDENTIFY, by its own names."""
 
     client_id: str = ""
@@ -46,7 +46,9 @@ class Asked:
     """1 asks for key and headers in messages, and for error texts behind REQs."""
 
 
-_TYPES: dict[str, type] = {each.name: {"str": str, "bool": bool, "int": int}[str(each.type)] for each in fields(Asked)}
+_TYPES: dict[str, type] = {
+    each.name: {"str": str, "bool": bool, "int": int}[str(each.type)] for each in fields(IdentifyRequest)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +75,14 @@ class Identity:
     """The client reads a JSON reply."""
 
 
-def parse(body: bytes) -> Asked:
+def parse(body: bytes) -> IdentifyRequest:
     """The object that a client sent. Names that are not known are left alone, as nsqd does."""
     try:
         given = json.loads(body)
     except (ValueError, RecursionError):
         raise CommandError("E_BAD_BODY", "IDENTIFY failed to decode JSON body") from None
     if given is None:
-        return Asked()
+        return IdentifyRequest()
     if not isinstance(given, dict):
         raise CommandError("E_BAD_BODY", "IDENTIFY failed to decode JSON body: it is not an object")
     values: dict[str, Any] = {}
@@ -91,10 +93,10 @@ def parse(body: bytes) -> Asked:
         if type(value) is not kind:
             raise CommandError("E_BAD_BODY", f"IDENTIFY failed to decode JSON body: {name} is not a {kind.__name__}")
         values[name] = value
-    return Asked(**values)
+    return IdentifyRequest(**values)
 
 
-def negotiate(asked: Asked, settings: NsqSettings, tls: bool) -> Identity:
+def negotiate(asked: IdentifyRequest, settings: NsqSettings, tls: bool) -> Identity:
     """What the client gets; `tls`: the door has a certificate. Raises CommandError."""
     heartbeat = _bounded(
         asked.heartbeat_interval,

@@ -17,7 +17,7 @@ from headrace.broker.groups.rocketmq_group import RocketMqMember, RocketMqSubscr
 from headrace.broker.prepared import Check
 from headrace.doors.rocketmq.grpc.methods import Caller
 from headrace.doors.rocketmq.grpc.protocol import Code, Proto
-from headrace.doors.rocketmq.grpc.status import Refused
+from headrace.doors.rocketmq.grpc.status import ResponseError
 from headrace.doors.rocketmq.membership import Memberships
 from headrace.doors.rocketmq.producers import Producer, ProducerGroups
 from headrace.doors.rocketmq.settings import RocketMqSettings
@@ -147,7 +147,7 @@ class Clients:
         client = self._clients.get(caller.client_id)
         if client is None:
             if len(self._clients) >= self._most:
-                raise Refused(
+                raise ResponseError(
                     Code.TOO_MANY_REQUESTS, f"there are {self._most} clients, and no more may be (connections_max)"
                 )
             client = self._clients[caller.client_id] = GrpcClient(
@@ -168,7 +168,7 @@ class Clients:
         """The client that asks; this is a sign of life. Raises Refused."""
         client = self._clients.get(caller.client_id)
         if client is None:
-            raise Refused(
+            raise ResponseError(
                 Code.UNRECOGNIZED_CLIENT_TYPE,
                 "cannot find client settings for this client. Send them over a Telemetry stream first.",
             )

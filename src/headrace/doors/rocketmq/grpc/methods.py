@@ -18,7 +18,7 @@ from grpc import aio
 
 from headrace.broker.metrics import ApiMetrics, Metrics
 from headrace.doors.rocketmq.grpc.protocol import Code, Proto, service
-from headrace.doors.rocketmq.grpc.status import Refused, make_status, status_of
+from headrace.doors.rocketmq.grpc.status import ResponseError, make_status, status_of
 from headrace.errors import HeadraceError
 
 log = structlog.get_logger("headrace.rocketmq")
@@ -84,9 +84,9 @@ def find_caller(context: Any) -> Caller:
         if name == CLIENT_ID:
             client_id = value if isinstance(value, str) else ""
     if not client_id:
-        raise Refused(Code.CLIENT_ID_REQUIRED, f"client id cannot be empty. Send it as metadata, {CLIENT_ID}.")
+        raise ResponseError(Code.CLIENT_ID_REQUIRED, f"client id cannot be empty. Send it as metadata, {CLIENT_ID}.")
     if len(client_id) > CLIENT_ID_MAX:
-        raise Refused(Code.BAD_REQUEST, f"the client id has {len(client_id)} characters, and may have {CLIENT_ID_MAX}")
+        raise ResponseError(Code.BAD_REQUEST, f"the client id has {len(client_id)} characters, and may have {CLIENT_ID_MAX}")
     # "ipv4:127.0.0.1:5000" or "ipv6:%5B::1%5D:5000"
     host, _, port = context.peer().partition(":")[2].rpartition(":")
     return Caller(
@@ -99,7 +99,7 @@ def parse(kind: Any, raw: bytes) -> Proto:
     try:
         return kind.FromString(raw)
     except DecodeError as error:
-        raise Refused(Code.BAD_REQUEST, f"what came is no {kind.DESCRIPTOR.name}: {error}") from None
+        raise ResponseError(Code.BAD_REQUEST, f"what came is no {kind.DESCRIPTOR.name}: {error}") from None
 
 
 def _types(name: str) -> tuple[Any, Any]:

@@ -11,7 +11,7 @@ from zlib import crc32
 
 from headrace.broker.publish import Headers
 from headrace.doors.rocketmq.grpc.protocol import Code, Proto, definition
-from headrace.doors.rocketmq.grpc.status import Refused
+from headrace.doors.rocketmq.grpc.status import ResponseError
 from headrace.doors.rocketmq.messages import COMPRESSED, Host, StoredMessage, read_properties
 from headrace.doors.rocketmq.records import SHARDING_KEY, TAGS, UNIQUE_KEY, headers_of
 from headrace.doors.rocketmq.records import TIMER_AT_MS as DELIVER_MS
@@ -53,48 +53,48 @@ def check_message(message: Proto, body_max: int) -> None:
     """Raise Refused where a message cannot be taken."""
     system = message.system_properties
     if not system.message_id:
-        raise Refused(Code.ILLEGAL_MESSAGE_ID, "message id cannot be empty")
+        raise ResponseError(Code.ILLEGAL_MESSAGE_ID, "message id cannot be empty")
     if not message.body:
-        raise Refused(Code.MESSAGE_BODY_EMPTY, "message body cannot be empty")
+        raise ResponseError(Code.MESSAGE_BODY_EMPTY, "message body cannot be empty")
     if len(message.body) > body_max:
-        raise Refused(
+        raise ResponseError(
             Code.MESSAGE_BODY_TOO_LARGE,
             f"the body has {len(message.body)} bytes, and at most {body_max} are taken (rocketmq_max_message_size)",
         )
     if system.HasField("tag"):
         _check_text(system.tag, "tag", Code.ILLEGAL_MESSAGE_TAG)
         if "|" in system.tag:
-            raise Refused(Code.ILLEGAL_MESSAGE_TAG, "tag cannot contain '|'")
+            raise ResponseError(Code.ILLEGAL_MESSAGE_TAG, "tag cannot contain '|'")
     for key in system.keys:
         _check_text(key, "key", Code.ILLEGAL_MESSAGE_KEY)
     if system.HasField("message_group"):
         _check_text(system.message_group, "message group", Code.ILLEGAL_MESSAGE_GROUP)
         if len(system.message_group.encode()) > MESSAGE_GROUP_MAX:
-            raise Refused(Code.ILLEGAL_MESSAGE_GROUP, f"message group exceeds the max size {MESSAGE_GROUP_MAX}")
+            raise ResponseError(Code.ILLEGAL_MESSAGE_GROUP, f"message group exceeds the max size {MESSAGE_GROUP_MAX}")
     _check_properties(message.user_properties)
 
 
 def _check_text(text: str, what: str, code: int) -> None:
     if not text.strip():
-        raise Refused(code, f"{what} cannot be the char sequence of whitespace")
+        raise ResponseError(code, f"{what} cannot be the char sequence of whitespace")
     if _has_control(text):
-        raise Refused(code, f"{what} cannot contain control character")
+        raise ResponseError(code, f"{what} cannot contain control character")
 
 
 def _check_properties(properties: Proto) -> None:
     if len(properties) > PROPERTIES_MAX:
-        raise Refused(Code.MESSAGE_PROPERTIES_TOO_LARGE, f"too many user properties, max is {PROPERTIES_MAX}")
+        raise ResponseError(Code.MESSAGE_PROPERTIES_TOO_LARGE, f"too many user properties, max is {PROPERTIES_MAX}")
     size = 0
     for name, value in properties.items():
         if name in SYSTEM_PROPERTIES:
-            raise Refused(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property is used by system: {name}")
+            raise ResponseError(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property is used by system: {name}")
         if _has_control(name) or _has_control(value):
-            raise Refused(
+            raise ResponseError(
                 Code.ILLEGAL_MESSAGE_PROPERTY_KEY, "key and value of a property cannot contain control character"
             )
         size += len(name.encode()) + len(value.encode())
     if size > PROPERTIES_BYTES_MAX:
-        raise Refused(
+        raise ResponseError(
             Code.MESSAGE_PROPERTIES_TOO_LARGE,
             f"the total size of user property is too large, max is {PROPERTIES_BYTES_MAX}",
         )

@@ -11,7 +11,7 @@ from typing import Any
 from headrace.broker.groups.rocketmq_group import RocketMqSubscription
 from headrace.doors.rocketmq import errors
 from headrace.doors.rocketmq.grpc.protocol import Code, Proto, definition
-from headrace.doors.rocketmq.grpc.status import Refused
+from headrace.doors.rocketmq.grpc.status import ResponseError
 from headrace.doors.rocketmq.names import log_name
 from headrace.doors.rocketmq.subscriptions import TAG, parse_subscription
 
@@ -31,7 +31,7 @@ def group_of(resource: Proto) -> str:
     """The name of a group that is legal. Raises Refused."""
     name = _full_name(resource)
     if not _LEGAL.match(name) or len(name) > GROUP_MAX:
-        raise Refused(
+        raise ResponseError(
             Code.ILLEGAL_CONSUMER_GROUP,
             f"{name[:40]!r} is no name of a group: 1 to {GROUP_MAX} ASCII letters, digits, '%', '|', '-' and '_'",
         )
@@ -43,8 +43,8 @@ def read_filter(expression: Proto) -> RocketMqSubscription:
     kind = TAG if expression.type in (_d.TAG, _d.FILTER_TYPE_UNSPECIFIED) else _d.FilterType.Name(expression.type)
     try:
         return parse_subscription(expression.expression, kind)
-    except errors.Refused as error:
-        raise Refused(Code.ILLEGAL_FILTER_EXPRESSION, str(error)) from None
+    except errors.ResponseError as error:
+        raise ResponseError(Code.ILLEGAL_FILTER_EXPRESSION, str(error)) from None
 
 
 def _full_name(resource: Proto) -> str:

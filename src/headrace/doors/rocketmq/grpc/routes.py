@@ -14,7 +14,7 @@ from headrace.doors.rocketmq.grpc.clients import Clients
 from headrace.doors.rocketmq.grpc.methods import Caller
 from headrace.doors.rocketmq.grpc.protocol import Code, Proto, definition, service
 from headrace.doors.rocketmq.grpc.resources import group_of, topic_of
-from headrace.doors.rocketmq.grpc.status import Refused, make_status
+from headrace.doors.rocketmq.grpc.status import ResponseError, make_status
 from headrace.doors.rocketmq.names import DEAD, RETRY
 from headrace.doors.rocketmq.settings import RocketMqSettings
 from headrace.doors.rocketmq.topics import READ, WRITE, RocketMqTopics, TopicShape
@@ -70,7 +70,7 @@ class RouteHandlers:
             queues = self._topics.queues_of_new
             shape = TopicShape(queues, queues, READ | WRITE)
         if shape is None:
-            raise Refused(
+            raise ResponseError(
                 Code.TOPIC_NOT_FOUND,
                 f"No topic route info for the topic: {topic}. Create it; no message makes it (auto_create_topics).",
             )

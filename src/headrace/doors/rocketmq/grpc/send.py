@@ -17,7 +17,7 @@ from headrace.doors.rocketmq.grpc.methods import Caller
 from headrace.doors.rocketmq.grpc.proto_messages import check_message, is_packed, read_message, to_ms, unpack_body
 from headrace.doors.rocketmq.grpc.protocol import Code, Proto, definition, service
 from headrace.doors.rocketmq.grpc.resources import topic_of
-from headrace.doors.rocketmq.grpc.status import Refused, make_status
+from headrace.doors.rocketmq.grpc.status import ResponseError, make_status
 from headrace.doors.rocketmq.grpc.transactions import TransactionHandlers
 from headrace.doors.rocketmq.messages import Host
 from headrace.doors.rocketmq.recall import RecallHandle, decode_handle
@@ -54,19 +54,19 @@ class SendHandlers:
         """SendMessage."""
         messages = request.messages
         if not 0 < len(messages) <= MESSAGES_MAX:
-            raise Refused(
+            raise ResponseError(
                 Code.MESSAGE_CORRUPTED, f"no message to send, or more than {MESSAGES_MAX} (there are {len(messages)})"
             )
         topic = topic_of(messages[0].topic)
         for message in messages:
             if message.topic != messages[0].topic:
-                raise Refused(Code.MESSAGE_CORRUPTED, "topic in message is not same")
+                raise ResponseError(Code.MESSAGE_CORRUPTED, "topic in message is not same")
             check_message(message, self._settings.rocketmq_max_message_size)
             _check_type(message)
         opened = await self._topics.open(topic, self._topics.queues_of_new)
         shape = shape_of(opened)
         if not shape.perm & WRITE or not shape.write_queues:
-            raise Refused(Code.FORBIDDEN, f"the topic[{topic}] may not be written (rocketmq.perm)")
+            raise ResponseError(Code.FORBIDDEN, f"the topic[{topic}] may not be written (rocketmq.perm)")
         turn = next(self._turn)
         host = Host.of(caller.host, caller.port)
         bodies = [await self._body(message) for message in messages]
@@ -128,7 +128,7 @@ class SendHandlers:
         rows: Sequence[tuple[int, tuple[bytes | None, bytes, Headers]]],
     ) -> list[Proto]:
         if len(messages) > 1:
-            raise Refused(Code.MESSAGE_CORRUPTED, "a transaction has one message: send them in requests of their own")
+            raise ResponseError(Code.MESSAGE_CORRUPTED, "a transaction has one message: send them in requests of their own")
         client = self._clients.find(caller.client_id)
         if client is not None:
             client.publish([topic], self._transactions.ask)
@@ -144,11 +144,11 @@ class SendHandlers:
         topic = topic_of(request.topic)
         handle = decode_handle(request.recall_handle)
         if (handle.topic, handle.broker_name) != (topic, self._settings.rocketmq_broker_name):
-            raise Refused(
+            raise ResponseError(
                 Code.BAD_REQUEST, f"the recall handle is one of the topic {handle.topic[:80]}, not of {topic}"
             )
         if not await self._broker.timer.cancel(handle.timer):
-            raise Refused(Code.MESSAGE_NOT_FOUND, "no message waits by this handle: it was delivered, or recalled")
+            raise ResponseError(Code.MESSAGE_NOT_FOUND, "no message waits by this handle: it was delivered, or recalled")
         return _s.RecallMessageResponse(status=make_status(), message_id=handle.unique_key)
 
 
@@ -157,7 +157,7 @@ def _check_type(message: Proto) -> None:
     system = message.system_properties
     is_delayed, is_grouped = system.HasField("delivery_timestamp"), system.HasField("message_group")
     if system.HasField("priority") or system.HasField("lite_topic"):
-        raise Refused(
+        raise ResponseError(
             Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
             "messages with a priority or a lite topic are not taken. Send another type.",
         )
@@ -169,7 +169,7 @@ def _check_type(message: Proto) -> None:
         _d.MESSAGE_TYPE_UNSPECIFIED: False,
     }
     if conflicts.get(system.message_type, True):
-        raise Refused(
+        raise ResponseError(
             Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
             f"the properties of the message are not those of its type, {system.message_type}",
         )

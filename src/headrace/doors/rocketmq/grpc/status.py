@@ -49,7 +49,7 @@ _CODES: dict[type[HeadraceError], int] = {
 }
 
 
-class Refused(HeadraceError):
+class ResponseError(HeadraceError):
     """A request that is answered with this code."""
 
     def __init__(self, code: int, text: str) -> None:
@@ -64,9 +64,9 @@ def make_status(code: int = Code.OK, text: str = "OK") -> Proto:
 
 def status_of(error: HeadraceError) -> Proto:
     """The status of what was refused."""
-    if isinstance(error, Refused):
+    if isinstance(error, ResponseError):
         return make_status(error.status_code, str(error))
-    if isinstance(error, errors.Refused):
+    if isinstance(error, errors.ResponseError):
         code = Code.TOPIC_NOT_FOUND if error.response is RemotingCode.TOPIC_NOT_EXIST else Code.BAD_REQUEST
         return make_status(code, str(error))
     for kind, code in _CODES.items():

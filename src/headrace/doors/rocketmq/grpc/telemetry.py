@@ -19,7 +19,7 @@ from headrace.doors.rocketmq.grpc.methods import Caller, find_caller, parse
 from headrace.doors.rocketmq.grpc.proto_messages import set_ms
 from headrace.doors.rocketmq.grpc.protocol import Code, Proto, definition, service
 from headrace.doors.rocketmq.grpc.resources import group_of, read_filter, topic_of
-from headrace.doors.rocketmq.grpc.status import Refused, make_status, status_of
+from headrace.doors.rocketmq.grpc.status import ResponseError, make_status, status_of
 from headrace.doors.rocketmq.grpc.transactions import TransactionHandlers
 from headrace.doors.rocketmq.names import log_name
 from headrace.doors.rocketmq.settings import RocketMqSettings, parse_levels
@@ -56,7 +56,7 @@ class TelemetryHandlers:
         """Telemetry."""
         try:
             caller = find_caller(context)
-        except Refused as error:
+        except ResponseError as error:
             await context.write(_s.TelemetryCommand(status=status_of(error)))
             return
         stream = self._clients.open_stream()
@@ -88,7 +88,7 @@ class TelemetryHandlers:
         """Note a client's settings; the settings that it is to have. Raises a HeadraceError."""
         kind = settings.WhichOneof("pub_sub")
         if kind is None:
-            raise Refused(Code.BAD_REQUEST, "there is no publishing or subscription data in settings")
+            raise ResponseError(Code.BAD_REQUEST, "there is no publishing or subscription data in settings")
         if kind == "publishing":
             topics = [topic_of(each) for each in settings.publishing.topics]
             client = self._clients.update(caller, settings, stream)
@@ -141,5 +141,5 @@ def read_subscriptions(subscription: Proto) -> dict[str, RocketMqSubscription]:
     """What a consumer reads, by the log's names of topics. Raises a HeadraceError."""
     entries = subscription.subscriptions
     if len(entries) > SUBSCRIPTIONS_MAX:
-        raise Refused(Code.BAD_REQUEST, f"a consumer has {len(entries)} topics, and may have {SUBSCRIPTIONS_MAX}")
+        raise ResponseError(Code.BAD_REQUEST, f"a consumer has {len(entries)} topics, and may have {SUBSCRIPTIONS_MAX}")
     return {log_name(topic_of(each.topic)): read_filter(each.expression) for each in entries}

@@ -17,7 +17,7 @@ from headrace.doors.rocketmq.grpc.methods import Caller
 from headrace.doors.rocketmq.grpc.proto_messages import to_ms, write_message
 from headrace.doors.rocketmq.grpc.protocol import Code, Proto, definition, service
 from headrace.doors.rocketmq.grpc.resources import topic_of
-from headrace.doors.rocketmq.grpc.status import Refused, make_status
+from headrace.doors.rocketmq.grpc.status import ResponseError, make_status
 from headrace.doors.rocketmq.messages import Host
 from headrace.doors.rocketmq.names import rocketmq_name
 from headrace.doors.rocketmq.records import message_of
@@ -53,7 +53,7 @@ class TransactionHandlers:
         """EndTransaction."""
         topic_of(request.topic)
         if not request.transaction_id:
-            raise Refused(Code.INVALID_TRANSACTION_ID, "transaction id cannot be empty")
+            raise ResponseError(Code.INVALID_TRANSACTION_ID, "transaction id cannot be empty")
         if request.resolution == _d.COMMIT:
             await self._prepared.commit(request.transaction_id)
         elif request.resolution == _d.ROLLBACK:

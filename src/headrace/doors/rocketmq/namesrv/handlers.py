@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.doors.rocketmq.codes import Code, Request
 from headrace.doors.rocketmq.connection import Call, Handlers
-from headrace.doors.rocketmq.errors import Refused
+from headrace.doors.rocketmq.errors import ResponseError
 from headrace.doors.rocketmq.frames import dump
 from headrace.doors.rocketmq.names import DEFAULT_TOPIC, log_name
 from headrace.doors.rocketmq.topics import WRITE
@@ -35,7 +35,7 @@ class NameServerHandlers:
         name = call.text("topic")
         shape = server.topics.shape(name) if server.presence.port else None
         if shape is None:
-            raise Refused(
+            raise ResponseError(
                 Code.TOPIC_NOT_EXIST,
                 f"No topic route info in name server for the topic: {name}. Create it, or send to it first.",
             )
@@ -132,14 +132,14 @@ class NameServerHandlers:
         namespace, key = call.text("namespace"), call.text("key")
         value = self._state.kv.get(namespace, {}).get(key)
         if value is None:
-            raise Refused(Code.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace} Key: {key}")
+            raise ResponseError(Code.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace} Key: {key}")
         call.answer(fields={"value": value})
 
     async def put_kv(self, call: Call) -> None:
         """PUT_KV_CONFIG."""
         namespace, key, value = call.text("namespace"), call.text("key"), call.text("value")
         if len(namespace) + len(key) + len(value) > KV_BYTES_MAX:
-            raise Refused(Code.INVALID_PARAMETER, f"a value and its name have at most {KV_BYTES_MAX} characters")
+            raise ResponseError(Code.INVALID_PARAMETER, f"a value and its name have at most {KV_BYTES_MAX} characters")
         await self._state.put_kv(namespace, key, value)
         call.answer()
 
@@ -154,14 +154,14 @@ class NameServerHandlers:
         namespace = call.text("namespace")
         found = self._state.kv.get(namespace)
         if found is None:
-            raise Refused(Code.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}")
+            raise ResponseError(Code.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}")
         call.answer(body=dump({"table": found}))
 
     # --- other brokers ------------------------------------------------------------------------------------------------
 
     def refuse_broker(self, call: Call) -> None:
         """REGISTER_BROKER and UNREGISTER_BROKER: they could take over the routes of this one."""
-        raise Refused(Code.NO_PERMISSION, "this name server takes no other brokers. Register with another one.")
+        raise ResponseError(Code.NO_PERMISSION, "this name server takes no other brokers. Register with another one.")
 
 
 def of(server: NameServer) -> Handlers:

@@ -134,7 +134,7 @@ def _filled(blocks: Blocks) -> Blocks:
 
 
 @dataclass(frozen=True)
-class Nowhere:
+class CountOnly:
     """Counted alone."""
 
     def __call__(self, blocks: Blocks) -> Answer:

@@ -31,7 +31,7 @@ from headrace.pipeline.broker import make_client
 from headrace.pipeline.jobs import rounds
 from headrace.pipeline.jobs.folders import PLAN, REPLAY, check_folder, target
 from headrace.pipeline.jobs.replay import functions
-from headrace.pipeline.jobs.replay.delivery import Answer, AtOnce, Deliver, IntoFile, IntoTransaction, Nowhere, Shape
+from headrace.pipeline.jobs.replay.delivery import Answer, AtOnce, CountOnly, Deliver, IntoFile, IntoTransaction, Shape
 from headrace.pipeline.jobs.replay.pacer import Pace
 from headrace.pipeline.jobs.replay.plan import ROUND_ROWS, Plan, find_reached, plan_of
 from headrace.pipeline.jobs.replay.runner import Runner
@@ -151,7 +151,7 @@ def replay(
     if sink is not None and sink.bootstrap == source.bootstrap and any(each.topic == into for each in plan.ranges):
         raise InvalidOption(f"{into} is read and would be written: replay into another topic")
     if dry_run:
-        return job.everything(plan, Nowhere())
+        return job.everything(plan, CountOnly())
     if sink is None:
         assert folder is not None
         return job.into_table(plan, folder)

@@ -38,7 +38,7 @@ class Pace:
         return self.first_ms + int((at - self.begin) * 1000 * self.speed)
 
 
-class _Lane:
+class _PartitionCursor:
     """One partition's records, of which the first `taken` of a block have left."""
 
     def __init__(self, blocks: Iterator[pa.RecordBatch], pace: Pace) -> None:
@@ -74,7 +74,7 @@ class Pacer:
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._lanes = [_Lane(blocks, pace) for blocks in partitions]
+        self._lanes = [_PartitionCursor(blocks, pace) for blocks in partitions]
         self._clock = clock
         self._sleep = sleep
         self.behind = 0.0

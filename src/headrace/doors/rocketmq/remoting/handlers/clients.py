@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.broker.groups.rocketmq_group import RocketMqMember, RocketMqSubscription
 from headrace.doors.rocketmq.codes import Code, Request
 from headrace.doors.rocketmq.connection import Call, RemotingConnection
-from headrace.doors.rocketmq.errors import Refused
+from headrace.doors.rocketmq.errors import ResponseError
 from headrace.doors.rocketmq.frames import dump, load
 from headrace.doors.rocketmq.membership import Memberships
 from headrace.doors.rocketmq.names import log_name, rocketmq_name
@@ -38,7 +38,7 @@ class ClientHandlers:
         connection = call.connection
         client_id = _text(beat, "clientID")
         if not client_id or len(client_id) > CLIENT_ID_MAX:
-            raise Refused(Code.INVALID_PARAMETER, f"a client's id has 1 to {CLIENT_ID_MAX} characters")
+            raise ResponseError(Code.INVALID_PARAMETER, f"a client's id has 1 to {CLIENT_ID_MAX} characters")
         connection.heartbeat = self._remoting.loop.time()
         if connection.memberships is None:
             connection.memberships = Memberships(self._groups)
@@ -87,7 +87,7 @@ class ClientHandlers:
         group_id = call.text("consumerGroup")
         group = self._groups.find(group_id)
         if group is None or group.is_vacant:
-            raise Refused(Code.SYSTEM_ERROR, f"no consumer for this group, {group_id}")
+            raise ResponseError(Code.SYSTEM_ERROR, f"no consumer for this group, {group_id}")
         call.answer(body=dump({"consumerIdList": list(group.members)}))
 
     def lock(self, call: Call) -> None:
@@ -136,7 +136,7 @@ def _queues(call: Call) -> tuple[str, str, list[tuple[str, int]]]:
     for each in _objects(asked, "mqSet", SUBSCRIPTIONS_MAX):
         index = each.get("queueId")
         if type(index) is not int or index < 0:
-            raise Refused(Code.INVALID_PARAMETER, "a queue in mqSet has no queueId")
+            raise ResponseError(Code.INVALID_PARAMETER, "a queue in mqSet has no queueId")
         queues.append((log_name(_text(each, "topic")), index))
     return _text(asked, "consumerGroup"), _text(asked, "clientId"), queues
 
@@ -159,5 +159,5 @@ def _text(value: dict[str, Any], name: str) -> str:
 def _objects(value: dict[str, Any], name: str, most: int) -> list[dict[str, Any]]:
     found = value.get(name) or []
     if not isinstance(found, list) or len(found) > most or not all(isinstance(each, dict) for each in found):
-        raise Refused(Code.INVALID_PARAMETER, f"{name} is no list of at most {most} objects")
+        raise ResponseError(Code.INVALID_PARAMETER, f"{name} is no list of at most {most} objects")
     return found

@@ -13,7 +13,7 @@ from headrace.broker.publish import Message
 from headrace.doors.rocketmq import messages
 from headrace.doors.rocketmq.codes import Code
 from headrace.doors.rocketmq.connection import Call
-from headrace.doors.rocketmq.errors import Refused
+from headrace.doors.rocketmq.errors import ResponseError
 from headrace.doors.rocketmq.messages import StoredMessage, read_properties
 from headrace.doors.rocketmq.names import dead_letter_topic, retry_topic
 from headrace.doors.rocketmq.records import (
@@ -93,4 +93,4 @@ class LookupHandlers:
                 record = None
             if record is not None:
                 return await self._reader.message(partition, record, self._remoting.store_host(call.connection))
-        raise Refused(Code.SYSTEM_ERROR, f"can not find message by the offset, {physical}")
+        raise ResponseError(Code.SYSTEM_ERROR, f"can not find message by the offset, {physical}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from headrace.doors.rocketmq.codes import Code
 from headrace.doors.rocketmq.connection import Call
-from headrace.doors.rocketmq.errors import Refused
+from headrace.doors.rocketmq.errors import ResponseError
 from headrace.doors.rocketmq.remoting.reader import QueueReader
 from headrace.log.interface import Partition
 
@@ -37,7 +37,7 @@ class OffsetHandlers:
             if position is not None:
                 call.answer(fields={"offset": str(position)})
                 return
-        raise Refused(Code.QUERY_NOT_FOUND, f"the group {group} has no position there: it may be its first start")
+        raise ResponseError(Code.QUERY_NOT_FOUND, f"the group {group} has no position there: it may be its first start")
 
     async def update(self, call: Call) -> None:
         """UPDATE_CONSUMER_OFFSET: answered once it is durable."""
@@ -45,7 +45,7 @@ class OffsetHandlers:
         if partition is not None:
             group, offset = call.text("consumerGroup"), call.number("commitOffset")
             if offset < 0:
-                raise Refused(Code.INVALID_PARAMETER, f"a position is 0 or more (got {offset})")
+                raise ResponseError(Code.INVALID_PARAMETER, f"a position is 0 or more (got {offset})")
             self._groups.move(group, partition.topic, partition.index, offset)
             await self._groups.settle(group)
         call.answer()

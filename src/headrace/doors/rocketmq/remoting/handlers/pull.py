@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from headrace.broker.groups.rocketmq_group import RocketMqSubscription
 from headrace.doors.rocketmq.codes import Code
 from headrace.doors.rocketmq.connection import Call
-from headrace.doors.rocketmq.errors import Refused
+from headrace.doors.rocketmq.errors import ResponseError
 from headrace.doors.rocketmq.messages import hash_tag
 from headrace.doors.rocketmq.names import log_name
 from headrace.doors.rocketmq.records import tag_of
@@ -68,7 +68,7 @@ class PullHandler:
                 return
         partition = self._remoting.topics.queue(name, queue_id)
         if not shape_of(partition.topic).perm & READ:
-            raise Refused(Code.NO_PERMISSION, f"the topic[{name}] may not be read (rocketmq.perm)")
+            raise ResponseError(Code.NO_PERMISSION, f"the topic[{name}] may not be read (rocketmq.perm)")
         if not partition.loaded:
             await partition.load()
         if sys_flag & COMMITS and (position := call.number("commitOffset", 0)) >= 0:
@@ -186,15 +186,19 @@ class PullHandler:
         member = None if memberships is None else memberships.find(group)
         found = self._broker.groups.rocketmq.find(group)
         if member is None and (found is None or found.is_vacant):
-            raise Refused(Code.SUBSCRIPTION_NOT_EXIST, f"the group {group} has no members: send a heartbeat first")
+            raise ResponseError(
+                Code.SUBSCRIPTION_NOT_EXIST, f"the group {group} has no members: send a heartbeat first"
+            )
         name = log_name(topic)
         subscription = member.subscriptions.get(name) if member is not None else None
         if subscription is None and found is not None:
             subscription = found.subscription(name)
         if subscription is None:
-            raise Refused(Code.SUBSCRIPTION_NOT_EXIST, f"the group {group} does not subscribe to the topic {topic}")
+            raise ResponseError(
+                Code.SUBSCRIPTION_NOT_EXIST, f"the group {group} does not subscribe to the topic {topic}"
+            )
         if subscription.version < call.number("subVersion", 0):
-            raise Refused(
+            raise ResponseError(
                 Code.SUBSCRIPTION_NOT_LATEST, f"the subscription of the group {group} is newer than its last heartbeat"
             )
         return subscription

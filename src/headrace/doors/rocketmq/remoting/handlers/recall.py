@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from headrace.doors.rocketmq.codes import Code
 from headrace.doors.rocketmq.connection import Call
-from headrace.doors.rocketmq.errors import Refused
+from headrace.doors.rocketmq.errors import ResponseError
 from headrace.doors.rocketmq.recall import decode_handle
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ class RecallHandler:
         self._remoting.topics.existing(name)
         handle = decode_handle(call.text("recallHandle"))
         if handle.topic != name or handle.broker_name != self._remoting.settings.rocketmq_broker_name:
-            raise Refused(
+            raise ResponseError(
                 Code.ILLEGAL_OPERATION,
                 f"the recall handle is one of the topic {handle.topic[:80]} at {handle.broker_name[:80]}, not of "
                 f"{name}",
             )
         broker = self._remoting.broker
         if not await broker.timer.cancel(handle.timer) and handle.due_ms <= broker.runtime.clock.now_ms():
-            raise Refused(Code.ILLEGAL_OPERATION, "recall failed, timestamp invalid: the message was delivered")
+            raise ResponseError(Code.ILLEGAL_OPERATION, "recall failed, timestamp invalid: the message was delivered")
         call.answer(fields={"msgId": handle.unique_key})

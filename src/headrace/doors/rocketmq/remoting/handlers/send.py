@@ -14,7 +14,7 @@ from headrace.broker.publish import Message
 from headrace.broker.publish.messages import DEDUPLICATION_ID
 from headrace.doors.rocketmq.codes import Code, Request
 from headrace.doors.rocketmq.connection import Call
-from headrace.doors.rocketmq.errors import Refused
+from headrace.doors.rocketmq.errors import ResponseError
 from headrace.doors.rocketmq.messages import (
     COMMITTED,
     COMPRESSED,
@@ -131,12 +131,12 @@ class SendHandler:
         body = call.request.body
         limit = self._remoting.settings.rocketmq_max_message_size
         if len(body) > limit:
-            raise Refused(
+            raise ResponseError(
                 Code.MESSAGE_ILLEGAL,
                 f"the body has {len(body)} bytes, and at most {limit} are taken (rocketmq_max_message_size)",
             )
         if len(text) > PROPERTIES_BYTES_MAX or len(text.encode()) > PROPERTIES_BYTES_MAX:
-            raise Refused(Code.MESSAGE_ILLEGAL, f"the properties have more than {PROPERTIES_BYTES_MAX} bytes")
+            raise ResponseError(Code.MESSAGE_ILLEGAL, f"the properties have more than {PROPERTIES_BYTES_MAX} bytes")
         properties = read_properties(text)
         sys_flag = call.number(names["sysFlag"], 0)
         request = SendRequest(
@@ -153,7 +153,7 @@ class SendHandler:
             group=call.text(names["producerGroup"], ""),
         )
         if request.topic == DEFAULT_TOPIC:
-            raise Refused(Code.INVALID_PARAMETER, f"the topic[{DEFAULT_TOPIC}] is a system topic: choose another")
+            raise ResponseError(Code.INVALID_PARAMETER, f"the topic[{DEFAULT_TOPIC}] is a system topic: choose another")
         if request.topic.startswith(RETRY):
             most = call.number(names["maxReconsumeTimes"], RETRIES_MAX)
             if request.reconsume_times > most:
@@ -166,9 +166,9 @@ class SendHandler:
         """The queue of a request. Raises Refused."""
         shape = shape_of(topic)
         if not shape.perm & WRITE:
-            raise Refused(Code.NO_PERMISSION, f"the topic[{request.topic}] may not be written (rocketmq.perm)")
+            raise ResponseError(Code.NO_PERMISSION, f"the topic[{request.topic}] may not be written (rocketmq.perm)")
         if request.queue_id >= len(topic.partitions):
-            raise Refused(
+            raise ResponseError(
                 Code.INVALID_PARAMETER,
                 f"request queueId[{request.queue_id}] is illegal: the topic {request.topic} has "
                 f"{len(topic.partitions)} queues, the first being 0",
@@ -206,7 +206,7 @@ class SendHandler:
         for flag, body, text in decode_batch(request.body):
             rows.append(row(read_properties(text), body, flag))
         if not rows:
-            raise Refused(Code.MESSAGE_ILLEGAL, "the batch has no messages")
+            raise ResponseError(Code.MESSAGE_ILLEGAL, "the batch has no messages")
         return rows
 
     # --- what awaits --------------------------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ class SendHandler:
     async def _prepare(self, call: Call, request: SendRequest) -> None:
         """Store a prepared message: its producer ends the transaction by the physical offset of the answer."""
         if request.is_batch or not _DELAYS.isdisjoint(request.properties):
-            raise Refused(Code.MESSAGE_ILLEGAL, "a prepared message cannot be in a batch, or be delayed")
+            raise ResponseError(Code.MESSAGE_ILLEGAL, "a prepared message cannot be in a batch, or be delayed")
         topic = await self._remoting.topics.open(request.topic, request.queues)
         queue_id = self._queue(call, request, topic)
         request = await self._unpack(request)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.doors.rocketmq.codes import Code
 from headrace.doors.rocketmq.connection import Call
-from headrace.doors.rocketmq.errors import Refused
+from headrace.doors.rocketmq.errors import ResponseError
 from headrace.doors.rocketmq.names import log_name
 from headrace.doors.rocketmq.topics import PERM, READ, READ_QUEUES, WRITE, WRITE_QUEUES
 
@@ -27,7 +27,7 @@ class TopicHandlers:
         read, write = call.number("readQueueNums"), call.number("writeQueueNums")
         perm = call.number("perm", READ | WRITE)
         if read < 1 or write < 1 or not 0 <= perm <= 7:
-            raise Refused(
+            raise ResponseError(
                 Code.INVALID_PARAMETER,
                 f"a topic has queues and a permission of 0 to 7 (got readQueueNums {read}, writeQueueNums {write}, "
                 f"perm {perm})",

@@ -11,7 +11,7 @@ from headrace.broker.prepared import Check
 from headrace.doors.rocketmq import messages
 from headrace.doors.rocketmq.codes import Code, Request
 from headrace.doors.rocketmq.connection import Call, RemotingConnection
-from headrace.doors.rocketmq.errors import Refused
+from headrace.doors.rocketmq.errors import ResponseError
 from headrace.doors.rocketmq.messages import offset_id, read_properties
 from headrace.doors.rocketmq.producers import Producer
 from headrace.doors.rocketmq.records import UNIQUE_KEY
@@ -36,7 +36,7 @@ class TransactionHandler:
         try:
             outcome = Outcome(number)
         except ValueError:
-            raise Refused(
+            raise ResponseError(
                 Code.INVALID_PARAMETER,
                 f"commitOrRollback must be {Outcome.COMMIT} to commit, {Outcome.ROLL_BACK} to roll back or "
                 f"{Outcome.UNKNOWN} (got {number})",
