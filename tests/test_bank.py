@@ -28,7 +28,7 @@ from tests.bank import books, staff
 from tests.longer import LONGER
 from tests.postgres import Postgres
 from tests.postgres import postgres as postgres
-from tests.serving import ServeProcess
+from tests.serve_process import ServeProcess
 
 PARTITIONS = {books.GROUP_TOPIC: 2, books.QUEUE_TOPIC: 1}
 

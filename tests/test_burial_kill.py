@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.cli.nsq import NsqConsumer
 from tests.longer import LONGER
-from tests.serving import ServeProcess
+from tests.serve_process import ServeProcess
 from tests.test_redrive_kill import DEAD, PARTITIONS, ask, values
 from tests.waiting import wait_until
 

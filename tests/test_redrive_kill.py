@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.serving import ServeProcess
+from tests.serve_process import ServeProcess
 
 LETTERS = 1_500
 PARTITIONS = 3

@@ -23,7 +23,7 @@ import pytest
 from bench import requests
 from bench.load import receive
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.serving import ServeProcess
+from tests.serve_process import ServeProcess
 
 from headrace.format import records
 

@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests import copying
 from tests.copying import GROUP, IN, OUT, PARTITIONS
 from tests.longer import LONGER
-from tests.serving import SECONDS, ServeProcess
+from tests.serve_process import SECONDS, ServeProcess
 from tests.waiting import wait_until
 
 from simulation.history import Place, Violation

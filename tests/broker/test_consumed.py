@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.said import capture_logs
+from tests.captured_logs import capture_logs
 from tests.shifted import Shifted
 from tests.waiting import SECONDS
 

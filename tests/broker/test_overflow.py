@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from tests.said import capture_logs
+from tests.captured_logs import capture_logs
 from tests.waiting import SECONDS, until
 
 from headrace.broker.broker import Broker

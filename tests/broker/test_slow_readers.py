@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.said import capture_logs
+from tests.captured_logs import capture_logs
 from tests.waiting import SECONDS, until
 
 from headrace.broker import rate_limit

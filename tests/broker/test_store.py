@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.said import capture_logs
+from tests.captured_logs import capture_logs
 
 from headrace.broker import store
 from headrace.broker.store import Change, StateTopic, batches_of

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.serving import SECONDS, ServeProcess
+from tests.serve_process import SECONDS, ServeProcess
 from tests.waiting import wait_until
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer
-from tests.serving import CLOSED
+from tests.serve_process import CLOSED
 from tests.waiting import SECONDS
 
 import headrace

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.longer import LONGER
-from tests.serving import ServeProcess
+from tests.serve_process import ServeProcess
 
 from headrace.client import EARLIEST, LATEST, Client, ClientError
 from headrace.client import coordinator as coordinator_module

@@ -16,7 +16,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewPartitions
 from tests.clients.members import Member, make_topic, poll_all, produce, shared
-from tests.serving import ServeProcess
+from tests.serve_process import ServeProcess
 from tests.waiting import wait_until
 
 from headrace.embedded import Broker

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 from confluent_kafka.cimpl import Message
-from tests.serving import ServeProcess
+from tests.serve_process import ServeProcess
 
 from headrace.embedded import Broker
 

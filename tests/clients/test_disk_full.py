@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka import Message as ConfluentMessage
 from kafka import KafkaProducer
 from tests.clients.trio import CLIENTS, make_topic
-from tests.serving import ServeProcess
+from tests.serve_process import ServeProcess
 from tests.waiting import wait_until
 
 DISK = 24 << 20

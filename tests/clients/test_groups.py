@@ -28,7 +28,7 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.structs import OffsetAndMetadata
 from kafka.structs import TopicPartition as PyPartition
 from tests.clients.members import PATIENCE, Member, make_topic, poll_all, produce, shared
-from tests.serving import CLOSED
+from tests.serve_process import CLOSED
 from tests.waiting import wait_until
 
 from headrace.embedded import Broker

@@ -29,9 +29,9 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from tests.clients.trio import CLIENTS, Message, make_topic, numbered, values
-from tests.doors.kafka.asking import KEYS, build
+from tests.doors.kafka.local_client import KEYS, build
 from tests.doors.kafka.wired import frame
-from tests.serving import ServeProcess
+from tests.serve_process import ServeProcess
 from tests.waiting import SECONDS, wait_until
 
 from headrace.doors.kafka.registry import API_VERSIONS, APIS

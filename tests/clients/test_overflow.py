@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from kafka import KafkaProducer
 from kafka.errors import PolicyViolationError
 from tests.clients.trio import CLIENTS, PATIENCE, How, Message, make_topic, numbered, values
-from tests.serving import ServeProcess
+from tests.serve_process import ServeProcess
 from tests.waiting import wait_until
 
 from headrace.embedded import Broker

@@ -11,7 +11,7 @@ from kafka import KafkaProducer
 from kafka.errors import InvalidRecordError
 from kafka.errors import KafkaError as PyError
 from tests.clients.trio import make_topic
-from tests.serving import ServeProcess
+from tests.serve_process import ServeProcess
 
 BAD = (2, 5)
 COUNT = 8

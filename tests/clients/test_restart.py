@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.structs import TopicPartition as PyPartition
 from tests.clients.trio import CLIENTS, PATIENCE, Message, make_topic, numbered, values
-from tests.serving import ServeProcess
+from tests.serve_process import ServeProcess
 
 PARTITIONS = 2
 QUICK = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "log_level": 0}

@@ -42,7 +42,7 @@ from tests.clients.nsq.raw import Raw
 from tests.doors.adapter import Client, Consumer, DoorRefused
 from tests.doors.load import Load
 from tests.doors.reference import GROUP, Reference
-from tests.serving import ServeProcess
+from tests.serve_process import ServeProcess
 from tests.waiting import SECONDS, wait_until
 
 CAPABILITIES = {

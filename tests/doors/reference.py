@@ -13,7 +13,7 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from confluent_kafka.cimpl import Message
-from tests.serving import ServeProcess
+from tests.serve_process import ServeProcess
 from tests.waiting import SECONDS, wait_until
 
 GROUP = "readers"

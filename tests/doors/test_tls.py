@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.captured_logs import capture_logs
 from tests.certificates import Authority
-from tests.said import capture_logs
 from tests.waiting import SECONDS
 
 import headrace

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from bench.peers import jars
-from tests.serving import ServeProcess
+from tests.serve_process import ServeProcess
 
 SECONDS = 90
 

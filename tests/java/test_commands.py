@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.java.conftest import Java
-from tests.serving import ServeProcess
+from tests.serve_process import ServeProcess
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from tests.java.conftest import SECONDS, Java
 from tests.java.test_verifiable import create, events, records
-from tests.serving import ServeProcess
+from tests.serve_process import ServeProcess
 from tests.waiting import wait_until
 
 import headrace

@@ -9,7 +9,7 @@ import pytest
 from tests.clients.trio import make_topic
 from tests.java.conftest import SECONDS, Java
 from tests.java.test_verifiable import TOOLS, consumer, events, records
-from tests.serving import ServeProcess
+from tests.serve_process import ServeProcess
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
 

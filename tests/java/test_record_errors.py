@@ -8,7 +8,7 @@ import pytest
 from tests import apache
 from tests.clients.trio import make_topic
 from tests.java.conftest import Java
-from tests.serving import ServeProcess
+from tests.serve_process import ServeProcess
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from tests.java.conftest import Java
-from tests.serving import ServeProcess
+from tests.serve_process import ServeProcess
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
 

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from tests.java.conftest import SECONDS, Java
-from tests.serving import ServeProcess
+from tests.serve_process import ServeProcess
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.java.conftest import SECONDS, Java
-from tests.serving import ServeProcess
+from tests.serve_process import ServeProcess
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
 

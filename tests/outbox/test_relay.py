@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, event, select, update
+from tests.captured_logs import capture_logs
 from tests.outbox.standin import Log, StandIn, away
-from tests.said import capture_logs
 from tests.waiting import SECONDS, until
 
 from headrace.outbox import Outbox, OutboxError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.pipeline.test_sink import values
 from tests.pipeline.topics import Topics
-from tests.serving import ServeProcess
+from tests.serve_process import ServeProcess
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import pytest
 from bench.peers import free_port
 from tests.longer import LONGER
 from tests.sdk.test_exactly_once import Place, copier, make, seen
-from tests.serving import ServeProcess
+from tests.serve_process import ServeProcess
 from tests.waiting import SECONDS, until
 
 from headrace.client import Client

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from urllib.request import urlopen
 
 import pytest
-from tests.serving import ServeProcess
+from tests.serve_process import ServeProcess
 from tests.waiting import SECONDS, until
 
 from headrace.client import Client

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import structlog
 from tests.sdk.in_memory import Held, InMemory, app, wire
-from tests.serving import ServeProcess
+from tests.serve_process import ServeProcess
 from tests.waiting import until
 
 from headrace.client import EARLIEST, Client

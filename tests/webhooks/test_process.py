@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from bench.peers import free_port
 from tests.certificates import Authority
-from tests.serving import ServeProcess
+from tests.serve_process import ServeProcess
 from tests.waiting import SECONDS, until
 from tests.webhooks.receiver import Got, Receiver, receiving
 

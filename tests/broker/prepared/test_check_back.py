@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from tests.broker.prepared.stage import Life, Producer, play
-from tests.said import capture_logs
+from tests.captured_logs import capture_logs
 
 from headrace.broker.prepared import Check, State
 from headrace.errors import HalfDecided

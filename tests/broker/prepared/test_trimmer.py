@@ -8,7 +8,7 @@ import pytest
 from tests.broker.prepared.stage import Act, Life, Producer
 from tests.broker.prepared.stage import play as play_whole
 from tests.broker.timer.stage import read_records
-from tests.said import capture_logs
+from tests.captured_logs import capture_logs
 
 from headrace.broker.prepared import State, store
 from headrace.broker.prepared.entries import HEADER

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tests.said import capture_logs
+from tests.captured_logs import capture_logs
 
 from headrace.broker.broker import Broker
 from headrace.broker.transactions import Status

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.clients.abroad.clients import Client
 from tests.clients.building import go_program, node_program
-from tests.serving import ServeProcess
+from tests.serve_process import ServeProcess
 
 HERE = Path(__file__).parent
 

@@ -15,7 +15,7 @@ import pytest
 from bench.peers import free_port
 from tests.clients.building import go_program, node_program
 from tests.clients.nsq.clients import PATIENCE, Client
-from tests.serving import ServeProcess
+from tests.serve_process import ServeProcess
 from tests.waiting import wait_until
 
 HERE = Path(__file__).parent

@@ -8,7 +8,7 @@ from confluent_kafka import Producer
 from tests.clients.nsq.clients import PATIENCE
 from tests.clients.nsq.conftest import Doors
 from tests.clients.nsq.raw import Raw
-from tests.serving import ServeProcess
+from tests.serve_process import ServeProcess
 
 
 def transactional(address: str, name: str) -> Producer:

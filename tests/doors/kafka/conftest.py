@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests import brokers
-from tests.doors.kafka.asking import LocalClient
+from tests.doors.kafka.local_client import LocalClient
 
 
 @pytest.fixture

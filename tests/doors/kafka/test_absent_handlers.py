@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.doors.kafka.asking import LocalClient
+from tests.doors.kafka.local_client import LocalClient
 
 ANY: dict[str, Any] = {
     "resource_type_filter": 1,

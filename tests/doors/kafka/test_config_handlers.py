@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.doors.kafka.asking import LocalClient
+from tests.doors.kafka.local_client import LocalClient
 from tests.waiting import until
 
 from headrace.broker.dynamic_config import DYNAMIC

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.doors.kafka.asking import LocalClient
+from tests.doors.kafka.local_client import LocalClient
 
 from headrace.doors.kafka.handlers import k68_consumer_group_heartbeat
 

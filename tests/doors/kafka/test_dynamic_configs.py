@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 from tests import brokers
-from tests.doors.kafka.asking import LocalClient
+from tests.doors.kafka.local_client import LocalClient
 from tests.doors.kafka.test_config_handlers import APPEND, BROKER, DELETE, SET, change, described, replace
 from tests.doors.kafka.test_consumer_group_handlers import joins
 

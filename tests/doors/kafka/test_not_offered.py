@@ -9,7 +9,7 @@ import pytest
 from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.schema.index import api_key_map
-from tests.doors.kafka.asking import LocalClient
+from tests.doors.kafka.local_client import LocalClient
 from tests.doors.kafka.wired import Wire, open_door
 
 from headrace.doors.kafka import codec

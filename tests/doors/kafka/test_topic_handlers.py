@@ -15,7 +15,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from tests import brokers
 from tests.device import Device
-from tests.doors.kafka.asking import LocalClient
+from tests.doors.kafka.local_client import LocalClient
 
 from headrace.doors.kafka.partitions import describe
 

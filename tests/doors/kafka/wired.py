@@ -15,7 +15,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 from tests import brokers
 from tests.device import Device
-from tests.doors.kafka.asking import KEYS, build
+from tests.doors.kafka.local_client import KEYS, build
 from tests.waiting import SECONDS
 
 from headrace.doors.door import DoorContext

@@ -8,7 +8,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, Message, Producer
 from tests.clients.nsq.raw import Raw as Nsq
 from tests.doors.rocketmq.client import Raw
-from tests.serving import ServeProcess
+from tests.serve_process import ServeProcess
 from tests.waiting import SECONDS, wait_until
 
 import headrace

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.pipeline.topics import Topics
-from tests.serving import ServeProcess
+from tests.serve_process import ServeProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,7 +15,7 @@ import pytest
 from bench.peers import jars
 from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.doors.rocketmq.client import Raw
-from tests.serving import ServeProcess
+from tests.serve_process import ServeProcess
 
 from headrace.doors.rocketmq.codes import Request
 from headrace.doors.rocketmq.messages import read_properties

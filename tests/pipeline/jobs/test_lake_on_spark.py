@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from tests.pipeline.topics import Topics
-from tests.serving import ServeProcess
+from tests.serve_process import ServeProcess
 from tests.waiting import wait_until
 
 for package in ("pyspark", "deltalake", "pyiceberg", "duckdb"):
