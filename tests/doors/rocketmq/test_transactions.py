@@ -11,7 +11,7 @@ from urllib.request import urlopen
 import pytest
 from tests.doors.rocketmq.client import Raw
 from tests.doors.rocketmq.formats import decode, read_offset_id
-from tests.serving import ServeProcess
+from tests.serve_process import ServeProcess
 from tests.waiting import SECONDS, wait_until
 
 import headrace
