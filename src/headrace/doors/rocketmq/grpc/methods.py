@@ -86,7 +86,9 @@ def find_caller(context: Any) -> Caller:
     if not client_id:
         raise ResponseError(Code.CLIENT_ID_REQUIRED, f"client id cannot be empty. Send it as metadata, {CLIENT_ID}.")
     if len(client_id) > CLIENT_ID_MAX:
-        raise ResponseError(Code.BAD_REQUEST, f"the client id has {len(client_id)} characters, and may have {CLIENT_ID_MAX}")
+        raise ResponseError(
+            Code.BAD_REQUEST, f"the client id has {len(client_id)} characters, and may have {CLIENT_ID_MAX}"
+        )
     # "ipv4:127.0.0.1:5000" or "ipv6:%5B::1%5D:5000"
     host, _, port = context.peer().partition(":")[2].rpartition(":")
     return Caller(

@@ -128,7 +128,9 @@ class SendHandlers:
         rows: Sequence[tuple[int, tuple[bytes | None, bytes, Headers]]],
     ) -> list[Proto]:
         if len(messages) > 1:
-            raise ResponseError(Code.MESSAGE_CORRUPTED, "a transaction has one message: send them in requests of their own")
+            raise ResponseError(
+                Code.MESSAGE_CORRUPTED, "a transaction has one message: send them in requests of their own"
+            )
         client = self._clients.find(caller.client_id)
         if client is not None:
             client.publish([topic], self._transactions.ask)
@@ -148,7 +150,9 @@ class SendHandlers:
                 Code.BAD_REQUEST, f"the recall handle is one of the topic {handle.topic[:80]}, not of {topic}"
             )
         if not await self._broker.timer.cancel(handle.timer):
-            raise ResponseError(Code.MESSAGE_NOT_FOUND, "no message waits by this handle: it was delivered, or recalled")
+            raise ResponseError(
+                Code.MESSAGE_NOT_FOUND, "no message waits by this handle: it was delivered, or recalled"
+            )
         return _s.RecallMessageResponse(status=make_status(), message_id=handle.unique_key)
 
 
