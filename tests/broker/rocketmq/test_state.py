@@ -11,6 +11,7 @@ from tests import brokers
 from tests.waiting import until
 
 from headrace.broker.rocketmq.physical_offsets import NUMBERS_MAX, OFFSET_BITS, PhysicalOffsets, Span
+from headrace.broker.rocketmq.subscription_groups import SubscriptionGroup
 
 
 @given(
@@ -93,6 +94,20 @@ async def test_configuration(tmp_path: Path) -> None:
     async with brokers.running(tmp_path) as broker:
         await broker.rocketmq.load()
         assert broker.rocketmq.kv == {"n": {"a": "1", "b": "ü"}}
+
+
+async def test_settings_of_groups(tmp_path: Path) -> None:
+    async with brokers.running(tmp_path) as broker:
+        for name in ("a", "ü"):
+            await broker.rocketmq.put_group(name, SubscriptionGroup.parse(name, {"retryMaxTimes": 3}))
+        await broker.rocketmq.put_group("b", SubscriptionGroup("b"))
+        await broker.rocketmq.put_group("b", None)
+        await broker.rocketmq.put_group("never", None)
+    async with brokers.running(tmp_path) as broker:
+        await broker.rocketmq.load()
+        assert list(broker.rocketmq.groups) == ["a", "ü"]
+        assert broker.rocketmq.groups["ü"].retries_max == 3
+        assert broker.rocketmq.groups["a"].may_consume
 
 
 async def test_what_is_not_used_is_not_made(tmp_path: Path) -> None:

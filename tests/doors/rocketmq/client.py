@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import ssl
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ from tests.waiting import SECONDS
 
 from headrace.doors.rocketmq import frames
 from headrace.doors.rocketmq.codes import Code, Request
-from headrace.doors.rocketmq.frames import HEAD, JSON, ONE_WAY, Command
+from headrace.doors.rocketmq.frames import HEAD, JSON, ONE_WAY, RESPONSE, Command
 from headrace.doors.rocketmq.messages import BatchedMessage, StoredMessage, hash_tag, write_properties
 
 
@@ -75,6 +76,10 @@ class Raw:
     def ask(self, code: int, fields: dict[str, Any] | None = None, body: bytes = b"") -> Command:
         return self.answer(self.send(code, {name: str(value) for name, value in (fields or {}).items()}, body))
 
+    def reply(self, asked: Command, code: int = Code.SUCCESS, body: bytes = b"") -> None:
+        """Answer a request of the broker."""
+        self._socket.sendall(frames.encode(Command(code, asked.opaque, RESPONSE, {}, body)))
+
     def close(self) -> None:
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -127,13 +132,19 @@ class Raw:
             yield from found
             offset = int(answer.fields["nextBeginOffset"])
 
-    def heartbeat(self, client_id: str, groups: dict[str, dict[str, str]]) -> Command:
+    def heartbeat(
+        self,
+        client_id: str,
+        groups: dict[str, dict[str, str]],
+        producers: Sequence[str] = (),
+        model: str = "CLUSTERING",
+    ) -> Command:
         """Send a heartbeat with groups, and the expression of each topic that they read."""
         consumers = [
             {
                 "groupName": group,
                 "consumeType": "CONSUME_PASSIVELY",
-                "messageModel": "CLUSTERING",
+                "messageModel": model,
                 "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
                 "subscriptionDataSet": [
                     {
@@ -149,7 +160,11 @@ class Raw:
             }
             for group, topics in groups.items()
         ]
-        beat = {"clientID": client_id, "consumerDataSet": consumers, "producerDataSet": []}
+        beat = {
+            "clientID": client_id,
+            "consumerDataSet": consumers,
+            "producerDataSet": [{"groupName": each} for each in producers],
+        }
         return self.ask(Request.HEART_BEAT, {}, json.dumps(beat).encode())
 
     def json(self, code: int, **fields: Any) -> Any:
@@ -157,3 +172,9 @@ class Raw:
         answer = self.ask(code, fields)
         assert answer.code == Code.SUCCESS, answer
         return json.loads(answer.body)
+
+
+def load_tables(body: bytes) -> Any:
+    """The value of what is JSON but for objects as keys, as RocketMQ writes tables by queue: `topic:queue` are keys."""
+    keys = rb'\{"brokerName":"[^"]*","queueId":(\d+),"topic":"([^"]*)"\}:'
+    return json.loads(re.sub(rb"([{,])(\d+):", rb'\1"\2":', re.sub(keys, rb'"\2:\1":', body)))

@@ -8,7 +8,7 @@ wait for it and are appended together.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TYPE_CHECKING
 
 from headrace.broker.groups.group_codec import Committed
@@ -57,6 +57,26 @@ class RocketMqCoordinator:
         """A group that is in memory, as those with members are."""
         found = self._shards.home(group_id).groups.get(group_id) if self._shards.all else None
         return found if isinstance(found, RocketMqGroup) else None
+
+    async def all(self) -> list[RocketMqGroup]:
+        """Every group of RocketMQ's clients, once all are read. Raises GroupError."""
+        return [each async for each in self._loaded() if isinstance(each, RocketMqGroup)]
+
+    async def exists(self, group_id: str) -> bool:
+        """Whether there is such a group, whichever protocol its members speak. Raises GroupError."""
+        shard = await self._shards.of(group_id)
+        return shard is not None and group_id in shard.groups
+
+    async def readers(self, topic: str) -> list[str]:
+        """The groups of any protocol that read a topic or have committed offsets of it. Raises GroupError."""
+        return [
+            each.group_id async for each in self._loaded() if topic in each.offsets.by_topic or each.reads_topic(topic)
+        ]
+
+    async def _loaded(self) -> AsyncIterator[AnyGroup]:
+        async for shard in self._shards.loaded():
+            for group in list(shard.groups.values()):
+                yield group
 
     async def _group(self, group_id: str) -> tuple[Shard, RocketMqGroup]:
         """The group, which is made if it is missing, or is empty and one of another protocol. Raises GroupError."""

@@ -1,4 +1,4 @@
-"""What the broker keeps for RocketMQ's clients in `__rocketmq`: physical offsets, the name server's configuration."""
+"""What the broker keeps for RocketMQ's clients in `__rocketmq`: physical offsets, configuration, settings of groups."""
 
 from headrace.broker.rocketmq.state import RocketMqState
 

@@ -1,18 +1,21 @@
 """The state in `__rocketmq`: read when a client first needs it, appended to with every change.
 
-A key begins with a byte for its kind: the number of a span of a partition (`physical_offsets.py`), or a value of the
-name server's configuration. A record without a value ends what its key names.
+A key begins with a byte for its kind: the number of a span of a partition (`physical_offsets.py`), a value of the name
+server's configuration, or the settings of a group (`subscription_groups.py`). A record without a value ends what its
+key names.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 
 from headrace.broker.fields import INT32, INT64, Reader, string
 from headrace.broker.internal import ROCKETMQ
 from headrace.broker.loading import SharedLoad
 from headrace.broker.rocketmq.physical_offsets import NUMBERS_MAX, OFFSET_BITS, PhysicalOffsets, Span
+from headrace.broker.rocketmq.subscription_groups import SubscriptionGroup
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.store import Change, StateTopic
 from headrace.broker.topics import Topics
@@ -27,6 +30,7 @@ TOPIC_CONFIG = {"cleanup.policy": "compact", "durability": "sync", "segment.byte
 
 _NUMBER = b"n"
 _KV = b"k"
+_GROUP = b"g"
 
 
 class RocketMqState:
@@ -36,6 +40,8 @@ class RocketMqState:
         self.offsets = PhysicalOffsets()
         self.kv: dict[str, dict[str, str]] = {}
         """The name server's configuration, by namespace and key."""
+        self.groups: dict[str, SubscriptionGroup] = {}
+        """The groups that have settings of their own."""
         self.loaded = False
         self._log = log
         self._state = StateTopic(runtime, log, topics, config, ROCKETMQ, TOPIC_CONFIG)
@@ -75,6 +81,9 @@ class RocketMqState:
         elif (key or b"")[:1] == _KV:
             namespace, name = reader.string(), reader.string()
             self._apply_kv(namespace, name, None if value is None else value.decode())
+        elif (key or b"")[:1] == _GROUP:
+            name = reader.string()
+            self._apply_group(name, None if value is None else SubscriptionGroup.parse(name, json.loads(value)))
 
     def _apply_kv(self, namespace: str, name: str, value: str | None) -> None:
         if value is not None:
@@ -137,6 +146,20 @@ class RocketMqState:
         await self.load()
         await self._write([(_KV + string(namespace) + string(name), None if value is None else value.encode())])
         self._apply_kv(namespace, name, value)
+
+    # --- the settings of groups ---------------------------------------------------------------------------------------
+
+    def _apply_group(self, name: str, group: SubscriptionGroup | None) -> None:
+        if group is None:
+            self.groups.pop(name, None)
+        else:
+            self.groups[name] = group
+
+    async def put_group(self, name: str, group: SubscriptionGroup | None) -> None:
+        """Store the settings of a group, durably; None: it has none of its own from now on."""
+        await self.load()
+        await self._write([(_GROUP + string(name), None if group is None else group.encode())])
+        self._apply_group(name, group)
 
 
 def _spans(topic: Topic) -> list[Span]:

@@ -21,6 +21,7 @@ from headrace.doors.rocketmq.frames import HEAD, LENGTH_MASK, ONE_WAY, RESPONSE,
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
+    from headrace.doors.rocketmq.client import Client
     from headrace.doors.rocketmq.listener import RemotingListener
     from headrace.doors.rocketmq.membership import Memberships
 
@@ -30,6 +31,7 @@ log = structlog.get_logger("headrace.rocketmq")
 AWAITING_MAX = 16_384
 LARGE_ANSWER = 65_536
 INT64_MAX = (1 << 63) - 1
+OPAQUE_MAX = (1 << 31) - 1
 
 
 class Call:
@@ -59,7 +61,7 @@ class Call:
         """Send the answer to a request that cannot be done."""
         if isinstance(error, HeadraceError):
             refused = translate(error)
-            self.answer(refused.response, remark=str(refused))
+            self.answer(refused.response, refused.fields, remark=str(refused))
         else:
             log.error("a request failed", client=self.connection.name, code=self.request.code, exc_info=error)
             self.answer(Code.SYSTEM_ERROR, remark="the request failed: see the broker's log")
@@ -67,14 +69,14 @@ class Call:
     # --- fields of the request ----------------------------------------------------------------------------------------
 
     def text(self, name: str, default: str | None = None) -> str:
-        """A field that must be there unless it has a default. Raises Refused."""
+        """A field that must be there unless it has a default. Raises ResponseError."""
         value = self.request.fields.get(name, default)
         if value is None:
             raise ResponseError(Code.INVALID_PARAMETER, f"the request has no field {name}")
         return value
 
     def number(self, name: str, default: int | None = None) -> int:
-        """A field that is a number. Raises Refused."""
+        """A field that is a number. Raises ResponseError."""
         value = self.request.fields.get(name)
         if value is None and default is not None:
             return default
@@ -100,15 +102,8 @@ class RemotingConnection(BufferedConnection):
     """A client."""
 
     __slots__ = (
-        "_awaiting",
-        "_drained",
-        "_out",
-        "_requests",
-        "heartbeat",
-        "memberships",
-        "on_lost",
-        "session",
-        "suspended",
+        *("_asked", "_awaiting", "_drained", "_out", "_requests"),
+        *("client", "heartbeat", "memberships", "on_lost", "session", "suspended"),
     )
 
     door: RemotingListener
@@ -120,6 +115,8 @@ class RemotingConnection(BufferedConnection):
         """The groups that the client's heartbeats name."""
         self.on_lost: list[Callable[[], None]] = []
         """Called when the connection is lost."""
+        self.client: Client | None = None
+        """What the last heartbeat told of the client."""
         self.heartbeat = 0.0
         """When the last one came, by the loop's clock; 0: none did."""
         self.suspended: dict[asyncio.Future[None], None] = {}
@@ -128,6 +125,8 @@ class RemotingConnection(BufferedConnection):
         self._drained: asyncio.Future[None] | None = None
         self._out: list[bytes] = []
         self._requests = 0
+        # What the client was asked and has not answered yet, by the `opaque` of the request.
+        self._asked: dict[int, asyncio.Future[Command]] = {}
 
     # --- frames in ----------------------------------------------------------------------------------------------------
 
@@ -154,6 +153,9 @@ class RemotingConnection(BufferedConnection):
 
     def _handle(self, request: Command) -> None:
         if request.is_response:
+            asked = self._asked.get(request.opaque)
+            if asked is not None and not asked.done():
+                asked.set_result(request)
             return
         call = Call(self, request)
         handler = self.door.handlers.get(request.code)
@@ -216,8 +218,34 @@ class RemotingConnection(BufferedConnection):
 
     def request(self, code: int, fields: dict[str, str], body: bytes = b"") -> None:
         """Ask the client for something that it does not answer."""
-        self._requests += 1
-        self.send(Command(code, self._requests, ONE_WAY, fields, body))
+        self.send(Command(code, self._next_opaque(), ONE_WAY, fields, body))
+
+    async def ask(self, code: int, fields: dict[str, str], body: bytes = b"") -> Command:
+        """The client's answer to a request. Raises ResponseError where none comes in time, or it owes too many."""
+        settings = self.door.settings
+        if len(self._asked) >= settings.rocketmq_client_requests_max:
+            raise ResponseError(
+                Code.SYSTEM_BUSY,
+                f"the client {self.name} owes {len(self._asked)} answers (rocketmq_client_requests_max). Try again.",
+            )
+        opaque = self._next_opaque()
+        answer: asyncio.Future[Command] = self.door.loop.create_future()
+        self._asked[opaque] = answer
+        timeout_ms = settings.rocketmq_client_timeout_ms
+        try:
+            self.send(Command(code, opaque, 0, fields, body))
+            if not self.lost:
+                await asyncio.wait((answer,), timeout=timeout_ms / 1000)
+        finally:
+            del self._asked[opaque]
+        if answer.done() and not answer.cancelled():
+            return answer.result()
+        outcome = "has closed its connection" if self.lost else f"gave no answer within {timeout_ms} ms"
+        raise ResponseError(Code.CONSUME_MSG_TIMEOUT, f"the client {self.name} {outcome}")
+
+    def _next_opaque(self) -> int:
+        self._requests = self._requests % OPAQUE_MAX + 1
+        return self._requests
 
     def _flush(self) -> None:
         out, self._out = self._out, []
@@ -245,10 +273,11 @@ class RemotingConnection(BufferedConnection):
 
     def close_when_idle(self) -> None:
         """Handle no further request, end pulls that wait, and close once what is under way is answered."""
-        self._end_pulls()
+        self.wake_pulls()
         super().close_when_idle()
 
-    def _end_pulls(self) -> None:
+    def wake_pulls(self) -> None:
+        """Have the pulls that wait look again."""
         for waiter in list(self.suspended):
             if not waiter.done():
                 waiter.set_result(None)
@@ -262,7 +291,9 @@ class RemotingConnection(BufferedConnection):
         super().connection_lost(error)
         self._out.clear()
         # What was asked for is done, be its client there or not; only pulls have no client to wait for.
-        self._end_pulls()
+        self.wake_pulls()
+        for asked in self._asked.values():
+            asked.cancel()
         if self._drained is not None:
             self._drained.set_result(None)
             self._drained = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from headrace.broker.groups.protocol import GroupError
 from headrace.doors.rocketmq.codes import Code
 from headrace.errors import (
@@ -9,7 +11,9 @@ from headrace.errors import (
     BatchTooLarge,
     HalfFull,
     HeadraceError,
+    InvalidBrokerConfig,
     InvalidDelay,
+    InvalidGroupConfig,
     InvalidPartitions,
     InvalidTopic,
     InvalidTopicConfig,
@@ -24,6 +28,8 @@ from headrace.errors import (
 _CODES: dict[type[HeadraceError], Code] = {
     InvalidTopic: Code.INVALID_PARAMETER,
     InvalidTopicConfig: Code.INVALID_PARAMETER,
+    InvalidGroupConfig: Code.INVALID_PARAMETER,
+    InvalidBrokerConfig: Code.NO_PERMISSION,
     InvalidPartitions: Code.INVALID_PARAMETER,
     UnknownTopic: Code.TOPIC_NOT_EXIST,
     BatchTooLarge: Code.MESSAGE_ILLEGAL,
@@ -43,9 +49,10 @@ _CODES: dict[type[HeadraceError], Code] = {
 class ResponseError(HeadraceError):
     """A request that is answered with this code."""
 
-    def __init__(self, response: Code, text: str) -> None:
+    def __init__(self, response: Code, text: str, fields: Mapping[str, str] | None = None) -> None:
         super().__init__(text)
         self.response = response
+        self.fields = dict(fields or {})
 
 
 def translate(error: HeadraceError) -> ResponseError:

@@ -27,6 +27,8 @@ class Producer:
     """Ask it about a message, without waiting."""
     language: int = 0
     version: int = VERSION
+    heard_ms: int = 0
+    """When its last heartbeat came; 0: that is not known."""
     groups: dict[str, Listener] = field(default_factory=dict)
     is_closed: bool = False
 

@@ -39,7 +39,7 @@ class RecallHandle:
 
 
 def decode_handle(text: str) -> RecallHandle:
-    """The handle that a producer sends. Raises Refused."""
+    """The handle that a producer sends. Raises ResponseError."""
     try:
         if len(text) > HANDLE_CHARACTERS_MAX:
             raise ValueError
@@ -57,7 +57,7 @@ def decode_handle(text: str) -> RecallHandle:
 
 
 def due_ms(properties: Mapping[str, str], now_ms: int) -> int:
-    """When a message is to be delivered by its timer properties; 0: now. Raises Refused."""
+    """When a message is to be delivered by its timer properties; 0: now. Raises ResponseError."""
     for name, unit, since in ((TIMER_SECONDS, 1_000, now_ms), (TIMER_MS, 1, now_ms), (TIMER_AT_MS, 1, 0)):
         text = properties.get(name)
         if text is None:

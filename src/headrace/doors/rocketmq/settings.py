@@ -78,3 +78,24 @@ class RocketMqSettings(Settings):
     rocketmq_client_expiry_ms: int = setting(
         120_000, "A RocketMQ client without a heartbeat for this long is closed, and leaves its groups.", least=1
     )
+    rocketmq_client_requests_max: int = setting(
+        100,
+        "Requests of administrators that a RocketMQ client is forwarded and has not answered yet, at most.",
+        least=1,
+    )
+    rocketmq_client_timeout_ms: int = setting(
+        10_000, "How long a RocketMQ client has to answer what it is forwarded.", least=1
+    )
+    rocketmq_auto_create_groups: bool = setting(
+        True,
+        "Any RocketMQ group may consume; off: those that `mqadmin updateSubGroup` has made, as by RocketMQ's "
+        "autoCreateSubscriptionGroup.",
+    )
+    rocketmq_groups_max: int = setting(
+        10_000, "The most RocketMQ groups that have settings of their own (`mqadmin updateSubGroup`).", least=1
+    )
+    rocketmq_server_side_reset: bool = setting(
+        True,
+        "A reset of offsets counts at once and reaches clients by their next pull; off: clients are sent the offsets, "
+        "and commit them.",
+    )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from headrace.broker.broker import Broker
 from headrace.doors.rocketmq.codes import Code
 from headrace.doors.rocketmq.errors import ResponseError
-from headrace.doors.rocketmq.names import DEAD, DEFAULT_TOPIC, RETRY, log_name, rocketmq_name
+from headrace.doors.rocketmq.names import DEAD, DEFAULT_TOPIC, RETRY, log_name, retry_topic, rocketmq_name
 from headrace.errors import InvalidTopic
 from headrace.log.interface import Partition, Topic
 
@@ -26,6 +26,9 @@ DEFAULT_QUEUES = 4
 READ_QUEUES = "rocketmq.read.queues"
 WRITE_QUEUES = "rocketmq.write.queues"
 PERM = "rocketmq.perm"
+GROUP_NAME_MAX = 255
+# Of a retry topic, whatever the settings of its group ask for.
+RETRY_QUEUES_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,15 @@ class RocketMqTopics:
         """Every topic that RocketMQ can name."""
         return (name for name in map(rocketmq_name, self._broker.topics.all) if name is not None)
 
+    async def all_names(self) -> set[str]:
+        """These, the retry topics of all groups, and the topic by which producers make others. Raises GroupError."""
+        found = {*self.names(), *(retry_topic(each.group_id) for each in await self._broker.groups.rocketmq.all())}
+        return found | {DEFAULT_TOPIC} if self._broker.config.auto_create_topics else found
+
+    async def is_of_group(self, name: str) -> bool:
+        """Whether the topic is the retry topic of a group: its route is how tools find the group. Raises GroupError."""
+        return name.startswith(RETRY) and await self._broker.groups.rocketmq.exists(name.removeprefix(RETRY))
+
     def find(self, name: str) -> Topic | None:
         """The topic of that name, if it is stored."""
         try:
@@ -84,13 +96,15 @@ class RocketMqTopics:
         return RETRY_SHAPE if self.is_expected(name) else None
 
     async def open(self, name: str, queues: int) -> Topic:
-        """The topic of that name, which is made, with so many queues, where a message may make it. Raises Refused or
-        InvalidTopic."""
+        """The topic of that name, which is made, with so many queues, where a message may make it. Raises ResponseError
+        or InvalidTopic."""
         found = self._broker.topics.get(log_name(name))
         if found is not None:
             return found
         if name.startswith((RETRY, DEAD)):
-            return await self._broker.topics.open(log_name(name), 1)
+            settings = self._broker.rocketmq.groups.get(name.removeprefix(RETRY))
+            count = 1 if settings is None else min(max(settings.retry_queues, 1), RETRY_QUEUES_MAX)
+            return await self._broker.topics.open(log_name(name), count)
         if not self._broker.config.auto_create_topics:
             raise ResponseError(
                 Code.TOPIC_NOT_EXIST, f"the topic[{name}] does not exist, and no message makes it (auto_create_topics)"
@@ -103,14 +117,14 @@ class RocketMqTopics:
         return min(DEFAULT_QUEUES, self._queues_max)
 
     def existing(self, name: str) -> Topic:
-        """The topic of that name. Raises Refused."""
+        """The topic of that name. Raises ResponseError."""
         topic = self.find(name)
         if topic is None:
             raise ResponseError(Code.TOPIC_NOT_EXIST, f"the topic[{name}] does not exist. Create it first.")
         return topic
 
     def queue(self, name: str, queue_id: int) -> Partition:
-        """A queue of a topic. Raises Refused."""
+        """A queue of a topic. Raises ResponseError."""
         topic = self.existing(name)
         if not 0 <= queue_id < len(topic.partitions):
             raise ResponseError(

@@ -108,7 +108,7 @@ class Transactions:
 
     async def end(self, physical_offset: int, group: str, outcome: Outcome, queue_offset: int = -1) -> None:
         """Commit a message, or roll it back; an unknown outcome leaves it to check-back. `queue_offset` must be the
-        message's, where it is given. Raises Refused, UnknownHalf,
+        message's, where it is given. Raises ResponseError, UnknownHalf,
         HalfDecided (by the other outcome, or by time) or an AppendRefused."""
         await self._broker.rocketmq.load()
         found = self._broker.rocketmq.offsets.decode(physical_offset)

@@ -143,7 +143,7 @@ class Clients:
         self._streams.pop(stream, None)
 
     def update(self, caller: Caller, settings: Proto, stream: Stream) -> GrpcClient:
-        """Note what a client says of itself. Raises Refused where there are too many."""
+        """Note what a client says of itself. Raises ResponseError where there are too many."""
         client = self._clients.get(caller.client_id)
         if client is None:
             if len(self._clients) >= self._most:
@@ -165,7 +165,7 @@ class Clients:
         return self._clients.get(client_id)
 
     def get(self, caller: Caller) -> GrpcClient:
-        """The client that asks; this is a sign of life. Raises Refused."""
+        """The client that asks; this is a sign of life. Raises ResponseError."""
         client = self._clients.get(caller.client_id)
         if client is None:
             raise ResponseError(

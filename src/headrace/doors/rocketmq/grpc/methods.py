@@ -78,7 +78,7 @@ def methods_of(handlers: Service, metrics: Metrics, door: str) -> dict[str, Any]
 
 
 def find_caller(context: Any) -> Caller:
-    """Who asks. Raises Refused."""
+    """Who asks. Raises ResponseError."""
     client_id = ""
     for name, value in context.invocation_metadata() or ():
         if name == CLIENT_ID:
@@ -97,7 +97,7 @@ def find_caller(context: Any) -> Caller:
 
 
 def parse(kind: Any, raw: bytes) -> Proto:
-    """A message of the protos. Raises Refused; grpcio would log what is none with a traceback."""
+    """A message of the protos. Raises ResponseError; grpcio would log what is none with a traceback."""
     try:
         return kind.FromString(raw)
     except DecodeError as error:

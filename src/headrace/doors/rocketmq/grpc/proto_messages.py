@@ -50,7 +50,7 @@ MESSAGE_GROUP_MAX = 64
 
 
 def check_message(message: Proto, body_max: int) -> None:
-    """Raise Refused where a message cannot be taken."""
+    """Raise ResponseError where a message cannot be taken."""
     system = message.system_properties
     if not system.message_id:
         raise ResponseError(Code.ILLEGAL_MESSAGE_ID, "message id cannot be empty")

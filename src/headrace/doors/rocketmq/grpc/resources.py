@@ -28,7 +28,7 @@ def topic_of(resource: Proto) -> str:
 
 
 def group_of(resource: Proto) -> str:
-    """The name of a group that is legal. Raises Refused."""
+    """The name of a group that is legal. Raises ResponseError."""
     name = _full_name(resource)
     if not _LEGAL.match(name) or len(name) > GROUP_MAX:
         raise ResponseError(
@@ -39,7 +39,7 @@ def group_of(resource: Proto) -> str:
 
 
 def read_filter(expression: Proto) -> RocketMqSubscription:
-    """What a consumer wants of a topic. Raises Refused."""
+    """What a consumer wants of a topic. Raises ResponseError."""
     kind = TAG if expression.type in (_d.TAG, _d.FILTER_TYPE_UNSPECIFIED) else _d.FilterType.Name(expression.type)
     try:
         return parse_subscription(expression.expression, kind)

@@ -157,7 +157,7 @@ class SendHandlers:
 
 
 def _check_type(message: Proto) -> None:
-    """Raise Refused where a message is not of the type that it says."""
+    """Raise ResponseError where a message is not of the type that it says."""
     system = message.system_properties
     is_delayed, is_grouped = system.HasField("delivery_timestamp"), system.HasField("message_group")
     if system.HasField("priority") or system.HasField("lite_topic"):

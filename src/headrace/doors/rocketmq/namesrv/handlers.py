@@ -10,7 +10,7 @@ from headrace.doors.rocketmq.connection import Call, Handlers
 from headrace.doors.rocketmq.errors import ResponseError
 from headrace.doors.rocketmq.frames import dump
 from headrace.doors.rocketmq.names import DEFAULT_TOPIC, log_name
-from headrace.doors.rocketmq.topics import WRITE
+from headrace.doors.rocketmq.topics import RETRY_SHAPE, WRITE
 
 if TYPE_CHECKING:
     from headrace.doors.rocketmq.namesrv.listener import NameServer
@@ -29,11 +29,13 @@ class NameServerHandlers:
 
     # --- routes -------------------------------------------------------------------------------------------------------
 
-    def route(self, call: Call) -> None:
+    async def route(self, call: Call) -> None:
         """GET_ROUTEINFO_BY_TOPIC."""
         server = self._server
         name = call.text("topic")
         shape = server.topics.shape(name) if server.presence.port else None
+        if shape is None and server.presence.port and await server.topics.is_of_group(name):
+            shape = RETRY_SHAPE
         if shape is None:
             raise ResponseError(
                 Code.TOPIC_NOT_EXIST,
@@ -83,14 +85,14 @@ class NameServerHandlers:
             "enableActingMaster": False,
         }
 
-    def topics(self, call: Call) -> None:
+    async def topics(self, call: Call) -> None:
         """GET_ALL_TOPIC_LIST_FROM_NAMESERVER."""
-        self._answer_topics(call, self._server.topics.names())
+        self._answer_topics(call, await self._server.topics.all_names())
 
-    def topics_by_cluster(self, call: Call) -> None:
+    async def topics_by_cluster(self, call: Call) -> None:
         """GET_TOPICS_BY_CLUSTER."""
         is_own = call.text("cluster") == self._server.settings.rocketmq_cluster
-        self._answer_topics(call, self._server.topics.names() if is_own else ())
+        self._answer_topics(call, await self._server.topics.all_names() if is_own else ())
 
     def system_topics(self, call: Call) -> None:
         """GET_SYSTEM_TOPIC_LIST_FROM_NS."""

@@ -6,13 +6,17 @@ import ssl
 from asyncio import TimerHandle
 from functools import lru_cache
 
+from headrace.broker.rocketmq.subscription_groups import SubscriptionGroup
 from headrace.doors.door import DoorContext
+from headrace.doors.rocketmq.codes import Code
 from headrace.doors.rocketmq.connection import RemotingConnection
+from headrace.doors.rocketmq.errors import ResponseError
 from headrace.doors.rocketmq.listener import RemotingListener
 from headrace.doors.rocketmq.messages import Host
 from headrace.doors.rocketmq.presence import Presence
 from headrace.doors.rocketmq.producers import ProducerGroups
 from headrace.doors.rocketmq.remoting import handlers
+from headrace.doors.rocketmq.remoting.resets import Resets
 from headrace.doors.rocketmq.remoting.sender import Sender
 from headrace.doors.rocketmq.settings import RocketMqSettings, parse_levels
 from headrace.doors.rocketmq.topics import RocketMqTopics
@@ -43,6 +47,7 @@ class Remoting(RemotingListener):
         self.transactions = Transactions(self.broker)
         self._delay_levels = parse_levels(self.settings.rocketmq_delay_levels)
         self.sender = Sender(self)
+        self.resets = Resets()
         self.handlers = handlers.of(self)
         self._expiry = self.settings.rocketmq_client_expiry_ms / 1000
         self._scanning: TimerHandle | None = None
@@ -62,6 +67,39 @@ class Remoting(RemotingListener):
         """The delay of a level: none for 0 and less, that of the highest for what is above it."""
         levels = self._delay_levels
         return levels[min(level, len(levels)) - 1] if level > 0 else 0
+
+    def group_settings(self, group: str) -> SubscriptionGroup | None:
+        """The settings of a group; None where it may not consume because it was not made."""
+        found = self.broker.rocketmq.groups.get(group)
+        if found is None and self.settings.rocketmq_auto_create_groups:
+            found = SubscriptionGroup(group)
+        return found
+
+    def existing_group(self, group: str) -> SubscriptionGroup:
+        """The settings of a group that may consume. Raises ResponseError."""
+        found = self.group_settings(group)
+        if found is None:
+            raise ResponseError(
+                Code.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{group}] does not exist. Make it by mqadmin updateSubGroup "
+                "(rocketmq_auto_create_groups is off).",
+            )
+        return found
+
+    def members(self, group: str) -> list[RemotingConnection]:
+        """The connections of a group's members."""
+        return [
+            each
+            for each in self.connections
+            if each.client is not None
+            and group in each.client.consumers
+            and each.memberships is not None
+            and each.memberships.find(group) is not None
+        ]
+
+    def own_address(self, connection: RemotingConnection) -> str:
+        """HOST:PORT of this broker, for a client."""
+        return self.presence.address(str(connection.transport.get_extra_info("sockname")[0]))
 
     def store_host(self, connection: RemotingConnection) -> Host:
         """The address that a message carries as that of its broker, for a client."""

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from headrace.doors.rocketmq.codes import Request
 from headrace.doors.rocketmq.connection import Handlers
 from headrace.doors.rocketmq.remoting.handlers.clients import ClientHandlers
+from headrace.doors.rocketmq.remoting.handlers.connections import ConnectionHandlers
+from headrace.doors.rocketmq.remoting.handlers.figures import FigureHandlers
+from headrace.doors.rocketmq.remoting.handlers.groups import GroupHandlers
 from headrace.doors.rocketmq.remoting.handlers.lookup import LookupHandlers
 from headrace.doors.rocketmq.remoting.handlers.offsets import OffsetHandlers
+from headrace.doors.rocketmq.remoting.handlers.progress import ProgressHandlers
 from headrace.doors.rocketmq.remoting.handlers.pull import PullHandler
 from headrace.doors.rocketmq.remoting.handlers.recall import RecallHandler
+from headrace.doors.rocketmq.remoting.handlers.reset import ResetHandler
 from headrace.doors.rocketmq.remoting.handlers.send import SendHandler
 from headrace.doors.rocketmq.remoting.handlers.topics import TopicHandlers
 from headrace.doors.rocketmq.remoting.handlers.transactions import TransactionHandler
+from headrace.doors.rocketmq.remoting.rates import Rates
 
 if TYPE_CHECKING:
     from headrace.doors.rocketmq.remoting.listener import Remoting
@@ -22,9 +29,10 @@ if TYPE_CHECKING:
 def of(remoting: Remoting) -> Handlers:
     """The handlers of a broker's requests."""
     send, pull = SendHandler(remoting), PullHandler(remoting)
-    offsets, clients, topics = OffsetHandlers(remoting), ClientHandlers(remoting), TopicHandlers(remoting)
+    offsets, clients = OffsetHandlers(remoting), ClientHandlers(remoting)
     lookup = LookupHandlers(remoting)
     return {
+        **_of_administrators(remoting, lookup),
         Request.SEND_MESSAGE: send.handle,
         Request.SEND_MESSAGE_V2: send.handle,
         Request.SEND_BATCH_MESSAGE: send.handle,
@@ -45,6 +53,45 @@ def of(remoting: Remoting) -> Handlers:
         Request.END_TRANSACTION: TransactionHandler(remoting).end,
         Request.LOCK_BATCH_MQ: clients.lock,
         Request.UNLOCK_BATCH_MQ: clients.unlock,
+    }
+
+
+def _of_administrators(remoting: Remoting, lookup: LookupHandlers) -> Handlers:
+    """The handlers of what tools ask for."""
+    rates = Rates(asyncio.get_running_loop().time)
+    topics, groups = TopicHandlers(remoting, rates), GroupHandlers(remoting)
+    progress, reset = ProgressHandlers(remoting, rates), ResetHandler(remoting)
+    connections, figures = ConnectionHandlers(remoting, lookup), FigureHandlers(remoting, rates)
+    return {
         Request.UPDATE_AND_CREATE_TOPIC: topics.update,
+        Request.UPDATE_AND_CREATE_TOPIC_LIST: topics.update_list,
         Request.DELETE_TOPIC_IN_BROKER: topics.delete,
+        Request.GET_ALL_TOPIC_CONFIG: topics.list,
+        Request.GET_TOPIC_CONFIG: topics.describe,
+        Request.GET_TOPIC_STATS_INFO: topics.stats,
+        Request.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: topics.system,
+        Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: groups.update,
+        Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: groups.update_list,
+        Request.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: groups.list,
+        Request.GET_SUBSCRIPTIONGROUP_CONFIG: groups.describe,
+        Request.DELETE_SUBSCRIPTIONGROUP: groups.delete,
+        Request.QUERY_TOPIC_CONSUME_BY_WHO: groups.readers,
+        Request.QUERY_TOPICS_BY_CONSUMER: groups.topics,
+        Request.QUERY_SUBSCRIPTION_BY_CONSUMER: groups.subscription,
+        Request.GET_CONSUME_STATS: progress.consume_stats,
+        Request.GET_BROKER_CONSUME_STATS: progress.broker_stats,
+        Request.QUERY_CONSUME_TIME_SPAN: progress.time_span,
+        Request.QUERY_CORRECTION_OFFSET: progress.correction,
+        Request.CLONE_GROUP_OFFSET: progress.clone,
+        Request.INVOKE_BROKER_TO_RESET_OFFSET: reset.handle,
+        Request.GET_CONSUMER_CONNECTION_LIST: connections.consumers,
+        Request.GET_PRODUCER_CONNECTION_LIST: connections.producers,
+        Request.GET_ALL_PRODUCER_INFO: connections.all_producers,
+        Request.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: connections.status,
+        Request.GET_CONSUMER_RUNNING_INFO: connections.running,
+        Request.CONSUME_MESSAGE_DIRECTLY: connections.consume,
+        Request.GET_BROKER_RUNTIME_INFO: figures.runtime,
+        Request.VIEW_BROKER_STATS_DATA: figures.stats,
+        Request.GET_BROKER_CONFIG: figures.config,
+        Request.UPDATE_BROKER_CONFIG: figures.update_config,
     }

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.groups.rocketmq_group import RocketMqMember, RocketMqSubscription
+from headrace.doors.rocketmq.client import Client, Consumption
 from headrace.doors.rocketmq.codes import Code, Request
 from headrace.doors.rocketmq.connection import Call, RemotingConnection
 from headrace.doors.rocketmq.errors import ResponseError
-from headrace.doors.rocketmq.frames import dump, load
+from headrace.doors.rocketmq.frames import LANGUAGES, dump, load
 from headrace.doors.rocketmq.membership import Memberships
 from headrace.doors.rocketmq.names import log_name, rocketmq_name
 from headrace.doors.rocketmq.producers import Producer
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 CLIENT_ID_MAX = 255
 GROUPS_MAX = 1_000
 SUBSCRIPTIONS_MAX = 10_000
+WORD_MAX = 40
 
 
 class ClientHandlers:
@@ -36,23 +40,37 @@ class ClientHandlers:
         """HEART_BEAT: the groups of a client. Those that can take it do; what another one says is the answer."""
         beat = load(call.request.body)
         connection = call.connection
-        client_id = _text(beat, "clientID")
+        client_id = read_text(beat, "clientID")
         if not client_id or len(client_id) > CLIENT_ID_MAX:
             raise ResponseError(Code.INVALID_PARAMETER, f"a client's id has 1 to {CLIENT_ID_MAX} characters")
         connection.heartbeat = self._remoting.loop.time()
         if connection.memberships is None:
             connection.memberships = Memberships(self._groups)
+        await self._remoting.broker.rocketmq.load()
         self._join_producers(call, client_id, beat)
-        groups = _objects(beat, "consumerDataSet", GROUPS_MAX)
-        refused: HeadraceError | None = None
-        for group in groups:
+        # Of one that may not consume the pulls are refused, as by RocketMQ.
+        groups = [
+            each
+            for each in read_objects(beat, "consumerDataSet", GROUPS_MAX)
+            if self._remoting.group_settings(read_text(each, "groupName")) is not None
+        ]
+        connection.client = Client(
+            client_id,
+            LANGUAGES[call.request.language],
+            call.request.version,
+            {read_text(each, "groupName"): _consumption(each) for each in groups},
+        )
 
-            def notify(group_id: str) -> None:
+        def notify(group_id: str) -> None:
+            settings = self._remoting.group_settings(group_id)
+            if settings is None or settings.notifies_members:
                 connection.request(Request.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group_id})
 
+        refused: HeadraceError | None = None
+        for group in groups:
             try:
                 member = RocketMqMember(client_id, connection.address[0], _subscriptions(group), notify)
-                await connection.memberships.join(_text(group, "groupName"), member)
+                await connection.memberships.join(read_text(group, "groupName"), member)
             except HeadraceError as error:
                 refused = refused or error
         if refused is not None:
@@ -60,7 +78,7 @@ class ClientHandlers:
         call.answer()
 
     def _join_producers(self, call: Call, client_id: str, beat: dict[str, Any]) -> None:
-        groups = [_text(each, "groupName") for each in _objects(beat, "producerDataSet", GROUPS_MAX)]
+        groups = [read_text(each, "groupName") for each in read_objects(beat, "producerDataSet", GROUPS_MAX)]
         connection = call.connection
         producer = self._producers.get(connection)
         if producer is None:
@@ -69,17 +87,22 @@ class ClientHandlers:
             producer = TransactionChecker(self._remoting, connection).join(client_id, call)
             self._producers[connection] = producer
             connection.on_lost.append(lambda: self._producers.__delitem__(connection))
+        producer.heard_ms = self._remoting.broker.runtime.clock.now_ms()
         for group in groups:
             self._remoting.producers.join(group, producer)
 
     def unregister(self, call: Call) -> None:
         """UNREGISTER_CLIENT."""
-        producer = self._producers.get(call.connection)
+        connection = call.connection
+        producer = self._producers.get(connection)
         if producer is not None:
             self._remoting.producers.leave(call.text("producerGroup", ""), producer)
         group = call.text("consumerGroup", "")
-        if group and call.connection.memberships is not None:
-            call.connection.memberships.leave(group)
+        if group and connection.memberships is not None:
+            connection.memberships.leave(group)
+        if (client := connection.client) is not None:
+            kept = {name: each for name, each in client.consumers.items() if name != group}
+            connection.client = replace(client, consumers=kept)
         call.answer()
 
     def list(self, call: Call) -> None:
@@ -133,30 +156,37 @@ def _queues(call: Call) -> tuple[str, str, list[tuple[str, int]]]:
     """Group, client, and queues by the log's names of their topics."""
     asked = load(call.request.body)
     queues = []
-    for each in _objects(asked, "mqSet", SUBSCRIPTIONS_MAX):
+    for each in read_objects(asked, "mqSet", SUBSCRIPTIONS_MAX):
         index = each.get("queueId")
         if type(index) is not int or index < 0:
             raise ResponseError(Code.INVALID_PARAMETER, "a queue in mqSet has no queueId")
-        queues.append((log_name(_text(each, "topic")), index))
-    return _text(asked, "consumerGroup"), _text(asked, "clientId"), queues
+        queues.append((log_name(read_text(each, "topic")), index))
+    return read_text(asked, "consumerGroup"), read_text(asked, "clientId"), queues
+
+
+def _consumption(group: dict[str, Any]) -> Consumption:
+    words = (read_text(group, name) for name in ("consumeType", "messageModel", "consumeFromWhere"))
+    return Consumption(*(word[:WORD_MAX] for word in words))
 
 
 def _subscriptions(group: dict[str, Any]) -> dict[str, RocketMqSubscription]:
     found = {}
-    for each in _objects(group, "subscriptionDataSet", SUBSCRIPTIONS_MAX):
+    for each in read_objects(group, "subscriptionDataSet", SUBSCRIPTIONS_MAX):
         version = each.get("subVersion", 0)
-        found[log_name(_text(each, "topic"))] = parse_subscription(
-            _text(each, "subString"), _text(each, "expressionType"), version if type(version) is int else 0
+        found[log_name(read_text(each, "topic"))] = parse_subscription(
+            read_text(each, "subString"), read_text(each, "expressionType"), version if type(version) is int else 0
         )
     return found
 
 
-def _text(value: dict[str, Any], name: str) -> str:
+def read_text(value: Mapping[str, Any], name: str) -> str:
+    """A text of an object; empty where there is none."""
     found = value.get(name)
     return found if isinstance(found, str) else ""
 
 
-def _objects(value: dict[str, Any], name: str, most: int) -> list[dict[str, Any]]:
+def read_objects(value: Mapping[str, Any], name: str, most: int) -> list[dict[str, Any]]:
+    """A list of objects in an object. Raises ResponseError."""
     found = value.get(name) or []
     if not isinstance(found, list) or len(found) > most or not all(isinstance(each, dict) for each in found):
         raise ResponseError(Code.INVALID_PARAMETER, f"{name} is no list of at most {most} objects")

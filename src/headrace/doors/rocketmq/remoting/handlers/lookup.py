@@ -25,7 +25,6 @@ from headrace.doors.rocketmq.records import (
     headers_of,
     key_of,
 )
-from headrace.doors.rocketmq.remoting.handlers.send import RETRIES_MAX
 from headrace.doors.rocketmq.remoting.reader import QueueReader
 from headrace.errors import OffsetOutOfRange
 
@@ -46,16 +45,22 @@ class LookupHandlers:
 
     async def view(self, call: Call) -> None:
         """VIEW_MESSAGE_BY_ID."""
-        call.answer(body=messages.encode(await self._find(call)))
+        call.answer(body=messages.encode(await self.find(call, call.number("offset"))))
 
     async def send_back(self, call: Call) -> None:
         """CONSUMER_SEND_MSG_BACK."""
         group, level = call.text("group"), call.number("delayLevel", 0)
-        found = await self._find(call)
-        most = call.number("maxReconsumeTimes", RETRIES_MAX)
-        is_dead = level < 0 or found.reconsume_times >= (RETRIES_MAX if most < 0 else most)
+        await self._broker.rocketmq.load()
+        settings = self._remoting.existing_group(group)
+        if settings.retry_queues <= 0:
+            call.answer()
+            return
+        found = await self.find(call, call.number("offset"))
+        most = call.number("maxReconsumeTimes", -1)
+        is_dead = level < 0 or found.reconsume_times >= (settings.retries_max if most < 0 else most)
         name = dead_letter_topic(group) if is_dead else retry_topic(group)
         topic = await self._remoting.topics.open(name, 1)
+        queue = 0 if is_dead else found.physical_offset % len(topic.partitions)
         properties = read_properties(found.properties)
         properties.setdefault(RETRY_TOPIC, found.topic)
         properties.setdefault(ORIGIN_MESSAGE_ID, messages.offset_id(found.store_host, found.physical_offset))
@@ -64,7 +69,7 @@ class LookupHandlers:
         due_ms = 0
         if not is_dead:
             due_ms = self._broker.runtime.clock.now_ms() + self._remoting.delay_ms(level)
-            properties |= {REAL_TOPIC: name, REAL_QUEUE: "0"}
+            properties |= {REAL_TOPIC: name, REAL_QUEUE: str(queue)}
         headers = headers_of(
             properties,
             born_ms=found.born_ms,
@@ -73,13 +78,12 @@ class LookupHandlers:
             sys_flag=found.sys_flag,
             reconsume_times=found.reconsume_times + 1,
         )
-        message = Message(key_of(properties), found.body, headers, 0, due_ms)
+        message = Message(key_of(properties), found.body, headers, queue, due_ms)
         await self._broker.publisher.publish(call.connection.session, topic.name, [message])
         call.answer()
 
-    async def _find(self, call: Call) -> StoredMessage:
-        """The message at the physical offset of a request. Raises Refused."""
-        physical = call.number("offset")
+    async def find(self, call: Call, physical: int) -> StoredMessage:
+        """The message at a physical offset. Raises ResponseError."""
         await self._broker.rocketmq.load()
         place = self._broker.rocketmq.offsets.decode(physical)
         topic = None if place is None else self._broker.log.topics.by_id.get(place[0])

@@ -46,8 +46,12 @@ class OffsetHandlers:
             group, offset = call.text("consumerGroup"), call.number("commitOffset")
             if offset < 0:
                 raise ResponseError(Code.INVALID_PARAMETER, f"a position is 0 or more (got {offset})")
-            self._groups.move(group, partition.topic, partition.index, offset)
-            await self._groups.settle(group)
+            await self._remoting.broker.rocketmq.load()
+            self._remoting.existing_group(group)
+            # What a member has read before its group was reset no longer counts.
+            if self._remoting.resets.find(group, partition) is None:
+                self._groups.move(group, partition.topic, partition.index, offset)
+                await self._groups.settle(group)
         call.answer()
 
     async def max(self, call: Call) -> None:
@@ -79,7 +83,7 @@ class OffsetHandlers:
         call.answer(fields={"timestamp": str(-1 if record is None else record[1])})
 
     async def _queue(self, call: Call) -> Partition | None:
-        """The queue that is asked for, loaded; None where its topic is not stored yet. Raises Refused."""
+        """The queue that is asked for, loaded; None where its topic is not stored yet. Raises ResponseError."""
         name = call.text("topic")
         if self._remoting.topics.find(name) is None and self._remoting.topics.is_expected(name):
             return None

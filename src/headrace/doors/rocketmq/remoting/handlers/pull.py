@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headrace.broker.groups.rocketmq_group import RocketMqSubscription
+from headrace.doors.rocketmq.client import BROADCASTING
 from headrace.doors.rocketmq.codes import Code
 from headrace.doors.rocketmq.connection import Call
 from headrace.doors.rocketmq.errors import ResponseError
@@ -57,6 +58,9 @@ class PullHandler:
     async def handle(self, call: Call) -> None:
         name, queue_id = call.text("topic"), call.number("queueId")
         group, sys_flag = call.text("consumerGroup"), call.number("sysFlag", 0)
+        if not self._broker.rocketmq.loaded:
+            await self._broker.rocketmq.load()
+        self._check_group(call, group)
         subscription = self._subscription(call, group, name, sys_flag)
         loop = self._remoting.loop
         wait_ms = min(call.number("suspendTimeoutMillis", 0), WAIT_MS_MAX) if sys_flag & MAY_WAIT else 0
@@ -71,15 +75,25 @@ class PullHandler:
             raise ResponseError(Code.NO_PERMISSION, f"the topic[{name}] may not be read (rocketmq.perm)")
         if not partition.loaded:
             await partition.load()
-        if sys_flag & COMMITS and (position := call.number("commitOffset", 0)) >= 0:
+        is_reset = self._remoting.resets.find(group, partition) is not None
+        if sys_flag & COMMITS and not is_reset and (position := call.number("commitOffset", 0)) >= 0:
             self._broker.groups.rocketmq.move(group, partition.topic, queue_id, position)
-        while not await self._pull(call, partition, subscription, loop.time() < deadline):
+        while not await self._pull(call, group, partition, subscription, loop.time() < deadline):
             await self._wait(call, partition, deadline)
 
-    async def _pull(self, call: Call, partition: Partition, subscription: RocketMqSubscription, may_wait: bool) -> bool:
+    async def _pull(
+        self, call: Call, group: str, partition: Partition, subscription: RocketMqSubscription, may_wait: bool
+    ) -> bool:
         """Answer a pull; False where there is nothing yet, and it may wait."""
         offset = call.number("queueOffset")
         start, end = partition.start, partition.last_stable
+        moved_to = self._remoting.resets.find(group, partition)
+        if moved_to is not None and moved_to != offset:
+            remark = "the group was reset: go on at nextBeginOffset"
+            self._answer(call, Code.PULL_OFFSET_MOVED, moved_to, start, end, remark=remark)
+            return True
+        if moved_to is not None:
+            self._remoting.resets.drop(group, partition)
         if start <= offset < end:
             await self._read(call, partition, subscription, offset)
             return True
@@ -118,7 +132,9 @@ class PullHandler:
                 return
 
     @staticmethod
-    def _answer(call: Call, code: Code, next_offset: int, start: int, end: int, body: bytes = b"") -> None:
+    def _answer(
+        call: Call, code: Code, next_offset: int, start: int, end: int, body: bytes = b"", remark: str | None = None
+    ) -> None:
         call.answer(
             code,
             {
@@ -130,7 +146,7 @@ class PullHandler:
                 "maxOffset": str(end),
             },
             body,
-            remark=_REMARKS.get(code),
+            remark=remark or _REMARKS.get(code),
         )
 
     # --- waiting ------------------------------------------------------------------------------------------------------
@@ -178,8 +194,24 @@ class PullHandler:
 
     # --- whose ---
 
+    def _check_group(self, call: Call, group: str) -> None:
+        """Whether the group may consume. Raises ResponseError."""
+        settings = self._remoting.existing_group(group)
+        client = call.connection.client
+        consumption = None if client is None else client.consumers.get(group)
+        if not settings.may_consume:
+            raise ResponseError(
+                Code.NO_PERMISSION, f"the group {group} may not consume (consumeEnable)", _GROUP_FORBIDDEN
+            )
+        if not settings.may_broadcast and consumption is not None and consumption.message_model == BROADCASTING:
+            raise ResponseError(
+                Code.NO_PERMISSION,
+                f"the group {group} may not consume by broadcast (consumeBroadcastEnable)",
+                _BROADCAST_FORBIDDEN,
+            )
+
     def _subscription(self, call: Call, group: str, topic: str, sys_flag: int) -> RocketMqSubscription:
-        """What the reader wants of the topic. Raises Refused."""
+        """What the reader wants of the topic. Raises ResponseError."""
         if sys_flag & HAS_SUBSCRIPTION:
             return parse_subscription(call.text("subscription", "*"), call.text("expressionType", "TAG"))
         memberships = call.connection.memberships
@@ -204,6 +236,9 @@ class PullHandler:
         return subscription
 
 
+# What is forbidden, in RocketMQ's numbers.
+_GROUP_FORBIDDEN = {"forbiddenType": "2"}
+_BROADCAST_FORBIDDEN = {"forbiddenType": "4"}
 _REMARKS = {
     Code.PULL_NOT_FOUND: "there is no message at the offset yet",
     Code.PULL_RETRY_IMMEDIATELY: "no message that was looked at is for this reader: go on at nextBeginOffset",

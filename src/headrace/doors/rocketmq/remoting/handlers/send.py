@@ -61,7 +61,6 @@ _SHORT = {
     "batch": "m",
 }
 _LONG = {name: name for name in _SHORT}
-RETRIES_MAX = 16
 _DELAYS = TIMERS | {DELAY}
 # What a record takes beside its body and properties, generously.
 ROW_BYTES = 200
@@ -155,15 +154,16 @@ class SendHandler:
         if request.topic == DEFAULT_TOPIC:
             raise ResponseError(Code.INVALID_PARAMETER, f"the topic[{DEFAULT_TOPIC}] is a system topic: choose another")
         if request.topic.startswith(RETRY):
-            most = call.number(names["maxReconsumeTimes"], RETRIES_MAX)
+            group = request.topic.removeprefix(RETRY)
+            settings = self._remoting.existing_group(group)
+            most = call.number(names["maxReconsumeTimes"], settings.retries_max)
             if request.reconsume_times > most:
-                group = request.topic.removeprefix(RETRY)
                 kept = {name: value for name, value in properties.items() if name != DELAY}
                 request = replace(request, topic=dead_letter_topic(group), queue_id=0, properties=kept)
         return request
 
     def _queue(self, call: Call, request: SendRequest, topic: Topic) -> int:
-        """The queue of a request. Raises Refused."""
+        """The queue of a request. Raises ResponseError."""
         shape = shape_of(topic)
         if not shape.perm & WRITE:
             raise ResponseError(Code.NO_PERMISSION, f"the topic[{request.topic}] may not be written (rocketmq.perm)")

@@ -1,31 +1,71 @@
-"""Administration of topics: UPDATE_AND_CREATE_TOPIC (17) and DELETE_TOPIC_IN_BROKER (215)."""
+"""Administration of topics: UPDATE_AND_CREATE_TOPIC (17) and its list (18), DELETE_TOPIC_IN_BROKER (215),
+GET_ALL_TOPIC_CONFIG (21), GET_TOPIC_CONFIG (351), GET_TOPIC_STATS_INFO (202), GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from headrace.doors.rocketmq.codes import Code
 from headrace.doors.rocketmq.connection import Call
 from headrace.doors.rocketmq.errors import ResponseError
-from headrace.doors.rocketmq.names import log_name
-from headrace.doors.rocketmq.topics import PERM, READ, READ_QUEUES, WRITE, WRITE_QUEUES
+from headrace.doors.rocketmq.frames import dump, load
+from headrace.doors.rocketmq.names import DEFAULT_TOPIC, log_name
+from headrace.doors.rocketmq.remoting.handlers.clients import read_objects, read_text
+from headrace.doors.rocketmq.remoting.paging import describe_version, page
+from headrace.doors.rocketmq.remoting.queues import Queue, dump_table, dump_with
+from headrace.doors.rocketmq.remoting.rates import Rates
+from headrace.doors.rocketmq.remoting.reader import QueueReader
+from headrace.doors.rocketmq.topics import (
+    PERM,
+    READ,
+    READ_QUEUES,
+    RETRY_SHAPE,
+    WRITE,
+    WRITE_QUEUES,
+    TopicShape,
+    shape_of,
+)
+from headrace.log.interface import Partition
 
 if TYPE_CHECKING:
     from headrace.doors.rocketmq.remoting.listener import Remoting
 
+# Of one request.
+TOPICS_MAX = 10_000
+_NUMBERS = {"readQueueNums": 16, "writeQueueNums": 16, "perm": READ | WRITE}
+
 
 class TopicHandlers:
-    """Makes, changes and deletes topics."""
+    """Makes, changes, describes and deletes topics."""
 
-    def __init__(self, remoting: Remoting) -> None:
+    def __init__(self, remoting: Remoting, rates: Rates) -> None:
+        self._remoting = remoting
         self._topics = remoting.broker.topics
+        self._reader = QueueReader(remoting)
+        self._rates = rates
 
     async def update(self, call: Call) -> None:
-        """UPDATE_AND_CREATE_TOPIC. Partitions never shrink: those beyond the counts are drained, or not read."""
-        name = log_name(call.text("topic"))
+        """UPDATE_AND_CREATE_TOPIC."""
         read, write = call.number("readQueueNums"), call.number("writeQueueNums")
-        perm = call.number("perm", READ | WRITE)
+        await self._update(call.text("topic"), read, write, call.number("perm", READ | WRITE))
+        call.answer()
+
+    async def update_list(self, call: Call) -> None:
+        """UPDATE_AND_CREATE_TOPIC_LIST: one after the other, up to one that makes no sense."""
+        for each in read_objects(load(call.request.body), "topicConfigList", TOPICS_MAX):
+            numbers = [each.get(name, default) for name, default in _NUMBERS.items()]
+            if not all(type(number) is int for number in numbers):
+                raise ResponseError(
+                    Code.INVALID_PARAMETER, f"{', '.join(_NUMBERS)} must be numbers (got {numbers!r:.200})"
+                )
+            await self._update(read_text(each, "topicName"), *numbers)
+        call.answer()
+
+    async def _update(self, topic_name: str, read: int, write: int, perm: int) -> None:
+        """Make or change a topic. Partitions never shrink: those beyond the counts are drained, or not read."""
+        name = log_name(topic_name)
         if read < 1 or write < 1 or not 0 <= perm <= 7:
             raise ResponseError(
                 Code.INVALID_PARAMETER,
@@ -45,7 +85,6 @@ class TopicHandlers:
             topic = await self._topics.grow(name, count)
         if change(topic.config) != topic.config:
             await self._topics.alter_config(name, change)
-        call.answer()
 
     async def delete(self, call: Call) -> None:
         """DELETE_TOPIC_IN_BROKER: also where there is none, as by RocketMQ."""
@@ -53,3 +92,73 @@ class TopicHandlers:
         if topic is not None:
             await self._topics.delete(topic.name, topic)
         call.answer()
+
+    # --- what there is ------------------------------------------------------------------------------------------------
+
+    async def list(self, call: Call) -> None:
+        """GET_ALL_TOPIC_CONFIG."""
+        names = sorted(await self._remoting.topics.all_names())
+        shapes = ((name, self._remoting.topics.shape(name)) for name in page(call, names, "topicSeq", "maxTopicNum"))
+        table = {name: _describe(name, shape or RETRY_SHAPE) for name, shape in shapes}
+        version = describe_version(self._remoting.broker)
+        body = {
+            "dataVersion": version,
+            "mappingDataVersion": version,
+            "topicConfigTable": table,
+            "topicQueueMappingDetailMap": {},
+            "topicQueueMappingInfoMap": {},
+        }
+        written = await self._remoting.broker.runtime.offload.run(dump, body)
+        call.answer(fields={"totalTopicNum": str(len(names))}, body=written)
+
+    def describe(self, call: Call) -> None:
+        """GET_TOPIC_CONFIG."""
+        name = call.text("topic")
+        shape = self._remoting.topics.shape(name)
+        if shape is None:
+            raise ResponseError(Code.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}")
+        call.answer(body=dump(_describe(name, shape)))
+
+    async def stats(self, call: Call) -> None:
+        """GET_TOPIC_STATS_INFO: the offsets of each queue, and the time of its last message."""
+        name = call.text("topic")
+        table: dict[Queue, object] = {}
+        total = 0
+        if self._remoting.topics.find(name) is None and self._remoting.topics.is_expected(name):
+            partitions: Sequence[Partition] = ()
+        else:
+            topic = self._remoting.topics.existing(name)
+            shape = shape_of(topic)
+            partitions = topic.partitions[: max(shape.read_queues, shape.write_queues)]
+        for partition in partitions:
+            if not partition.loaded:
+                await partition.load()
+            start, end = partition.start, partition.last_stable
+            last = await self._reader.at(partition, end - 1) if start < end else None
+            table[Queue(self._remoting.settings.rocketmq_broker_name, name, partition.index)] = {
+                "lastUpdateTimestamp": 0 if last is None else last[1],
+                "maxOffset": end,
+                "minOffset": start,
+            }
+            total += end
+        rate = self._rates.look(f"topic {name}", total)
+        call.answer(body=dump_with({"offsetTable": dump_table(table), "topicPutTps": dump(rate)}))
+
+    def system(self, call: Call) -> None:
+        """GET_SYSTEM_TOPIC_LIST_FROM_BROKER."""
+        settings = self._remoting.settings
+        names = sorted((settings.rocketmq_cluster, settings.rocketmq_broker_name, DEFAULT_TOPIC))
+        call.answer(body=dump({"topicList": names}))
+
+
+def _describe(name: str, shape: TopicShape) -> dict[str, object]:
+    return {
+        "attributes": {},
+        "order": False,
+        "perm": shape.perm,
+        "readQueueNums": shape.read_queues,
+        "topicFilterType": "SINGLE_TAG",
+        "topicName": name,
+        "topicSysFlag": 0,
+        "writeQueueNums": shape.write_queues,
+    }
