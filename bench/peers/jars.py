@@ -19,6 +19,7 @@ CONNECTOR = "4.2.0"
 S3PROXY = "2.6.0"
 ROCKETMQ = "5.5.0"
 ROCKETMQ_CLIENTS = ("4.9.8", "5.3.2")
+ROCKETMQ_GRPC_CLIENT = "5.0.7"
 HERE = Path(__file__).parent
 SECONDS = 600
 
@@ -72,6 +73,12 @@ def rocketmq() -> str:
 def rocketmq_client(version: str) -> str:
     """A class path with RocketMQ's remoting client of a version on it."""
     return str(_fetched("rocketmq-client.xml", f"rocketmq-client-{version}", f"-Drocketmq={version}") / "*")
+
+
+def rocketmq_grpc_client() -> str:
+    """A class path with RocketMQ's gRPC client on it."""
+    version = ROCKETMQ_GRPC_CLIENT
+    return str(_fetched("rocketmq-grpc-client.xml", f"rocketmq-client-java-{version}", f"-Drocketmq={version}") / "*")
 
 
 def _fetched(pom: str, name: str, *flags: str) -> Path:

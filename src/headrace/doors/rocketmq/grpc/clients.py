@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
+from ipaddress import ip_address
 
 from headrace.broker.broker import Broker
 from headrace.broker.groups.rocketmq_group import RocketMqMember, RocketMqSubscription
@@ -70,7 +71,7 @@ class GrpcClient:
         self, caller: Caller, settings: Proto, stream: Stream, broker: Broker, producers: ProducerGroups
     ) -> None:
         self.client_id = caller.client_id
-        self.host = caller.host
+        self.host = str(ip_address(caller.host.ip))
         self.settings = settings
         self.stream = stream
         self.seen = 0.0
@@ -78,7 +79,7 @@ class GrpcClient:
         self._memberships = Memberships(broker.groups.rocketmq)
         self._producers = producers
         self._producer: Producer | None = None
-        self._address = f"{caller.host}:{caller.port}"
+        self._address = str(caller.host)
 
     @property
     def group(self) -> str:

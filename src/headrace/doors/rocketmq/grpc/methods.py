@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 import grpc
@@ -19,6 +20,7 @@ from grpc import aio
 from headrace.broker.metrics import ApiMetrics, Metrics
 from headrace.doors.rocketmq.grpc.protocol import Code, Proto, service
 from headrace.doors.rocketmq.grpc.status import ResponseError, make_status, status_of
+from headrace.doors.rocketmq.messages import Host
 from headrace.errors import HeadraceError
 
 log = structlog.get_logger("headrace.rocketmq")
@@ -32,8 +34,7 @@ class Caller:
     """Who asks."""
 
     client_id: str
-    host: str
-    port: int
+    host: Host
 
 
 Unary = Callable[[Caller, Proto], Awaitable[Proto]]
@@ -89,11 +90,14 @@ def find_caller(context: Any) -> Caller:
         raise ResponseError(
             Code.BAD_REQUEST, f"the client id has {len(client_id)} characters, and may have {CLIENT_ID_MAX}"
         )
-    # "ipv4:127.0.0.1:5000" or "ipv6:%5B::1%5D:5000"
-    host, _, port = context.peer().partition(":")[2].rpartition(":")
-    return Caller(
-        client_id, host.removeprefix("%5B").removesuffix("%5D").strip("[]"), int(port) if port.isdecimal() else 0
-    )
+    return Caller(client_id, _host_of(context.peer()))
+
+
+@lru_cache(maxsize=4_096)
+def _host_of(peer: str) -> Host:
+    """The address in "ipv4:127.0.0.1:5000" or "ipv6:%5B::1%5D:5000"."""
+    host, _, port = peer.partition(":")[2].rpartition(":")
+    return Host.of(host.removeprefix("%5B").removesuffix("%5D").strip("[]"), int(port) if port.isdecimal() else 0)
 
 
 def parse(kind: Any, raw: bytes) -> Proto:

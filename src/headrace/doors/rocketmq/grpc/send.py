@@ -6,12 +6,15 @@ others to the queues in turn. A message for later gets a handle with which it ca
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
 from headrace.broker.broker import Broker
 from headrace.broker.publish import Headers, Message, Place, Session
+from headrace.broker.publish.messages import DEDUPLICATION_ID
+from headrace.doors.receiving import EndOfTurn
 from headrace.doors.rocketmq.grpc.clients import Clients
 from headrace.doors.rocketmq.grpc.methods import Caller
 from headrace.doors.rocketmq.grpc.proto_messages import check_message, is_packed, read_message, to_ms, unpack_body
@@ -19,8 +22,8 @@ from headrace.doors.rocketmq.grpc.protocol import Code, Proto, definition, servi
 from headrace.doors.rocketmq.grpc.resources import topic_of
 from headrace.doors.rocketmq.grpc.status import ResponseError, make_status
 from headrace.doors.rocketmq.grpc.transactions import TransactionHandlers
-from headrace.doors.rocketmq.messages import Host
 from headrace.doors.rocketmq.recall import RecallHandle, decode_handle
+from headrace.doors.rocketmq.sender import Row, Send, Sender
 from headrace.doors.rocketmq.settings import RocketMqSettings
 from headrace.doors.rocketmq.topics import WRITE, RocketMqTopics, shape_of
 from headrace.doors.rocketmq.unpacking import INLINE_BYTES, TooLargeHere
@@ -30,6 +33,9 @@ from headrace.log.interface import Topic
 _d: Any = definition
 _s: Any = service
 MESSAGES_MAX = 1_024
+# What a record takes beside its body, generously.
+ROW_BYTES = 1_024
+_SESSION = Session()
 
 
 class SendHandlers:
@@ -49,6 +55,7 @@ class SendHandlers:
         self._clients = clients
         self._transactions = transactions
         self._turn = count()
+        self._sender = Sender(broker, EndOfTurn().soon)
 
     async def send(self, caller: Caller, request: Proto) -> Proto:
         """SendMessage."""
@@ -68,11 +75,10 @@ class SendHandlers:
         if not shape.perm & WRITE or not shape.write_queues:
             raise ResponseError(Code.FORBIDDEN, f"the topic[{topic}] may not be written (rocketmq.perm)")
         turn = next(self._turn)
-        host = Host.of(caller.host, caller.port)
         bodies = [await self._body(message) for message in messages]
         rows = []
         for message, body in zip(messages, bodies, strict=True):
-            key, headers = read_message(message, host, topic)
+            key, headers = read_message(message, caller.host, topic)
             queue = turn % shape.write_queues if key is None else partition_of(key, shape.write_queues)
             rows.append((queue, (key, body, headers)))
         if any(message.system_properties.message_type == _d.TRANSACTION for message in messages):
@@ -97,12 +103,37 @@ class SendHandlers:
         messages: Sequence[Proto],
         rows: Sequence[tuple[int, tuple[bytes | None, bytes, Headers]]],
     ) -> list[Proto]:
+        if len(messages) == 1 and not messages[0].system_properties.HasField("delivery_timestamp"):
+            ((queue, row),) = rows
+            offset = await self._append(opened, queue, row)
+            if offset is not None:
+                return [self._entry(topic, messages[0], Place(queue, offset))]
         asked = [
             Message(*row, queue, to_ms(message.system_properties.delivery_timestamp))
             for message, (queue, row) in zip(messages, rows, strict=True)
         ]
-        places = await self._broker.publisher.publish(Session(), opened.name, asked)
+        places = await self._broker.publisher.publish(_SESSION, opened.name, asked)
         return [self._entry(topic, message, place) for message, place in zip(messages, places, strict=True)]
+
+    async def _append(self, topic: Topic, queue: int, row: Row) -> int | None:
+        """Append a message with the others of this turn of the loop; its offset, None where it takes more than that."""
+        partition = topic.partitions[queue]
+        admission = self._broker.publisher.admit(_SESSION, topic)
+        if not self._sender.can_append(admission, partition) or any(name == DEDUPLICATION_ID for name, _ in row[2]):
+            return None
+        waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def on_done(error: Exception | None, base: int) -> None:
+            if waiter.done():
+                # The client did not wait.
+                return
+            if error is None:
+                waiter.set_result(base)
+            else:
+                waiter.set_exception(error)
+
+        self._sender.add(Send(admission, partition, [row], len(row[1] or b"") + ROW_BYTES, on_done))
+        return await waiter
 
     def _entry(self, topic: str, message: Proto, place: Place) -> Proto:
         message_id = message.system_properties.message_id

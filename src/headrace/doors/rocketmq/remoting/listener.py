@@ -17,7 +17,7 @@ from headrace.doors.rocketmq.presence import Presence
 from headrace.doors.rocketmq.producers import ProducerGroups
 from headrace.doors.rocketmq.remoting import handlers
 from headrace.doors.rocketmq.remoting.resets import Resets
-from headrace.doors.rocketmq.remoting.sender import Sender
+from headrace.doors.rocketmq.remoting.sender import RemotingSender
 from headrace.doors.rocketmq.settings import RocketMqSettings, parse_levels
 from headrace.doors.rocketmq.topics import RocketMqTopics
 from headrace.doors.rocketmq.transactions import Transactions
@@ -46,7 +46,7 @@ class Remoting(RemotingListener):
         self.producers = producers
         self.transactions = Transactions(self.broker)
         self._delay_levels = parse_levels(self.settings.rocketmq_delay_levels)
-        self.sender = Sender(self)
+        self.sender = RemotingSender(self)
         self.resets = Resets()
         self.handlers = handlers.of(self)
         self._expiry = self.settings.rocketmq_client_expiry_ms / 1000

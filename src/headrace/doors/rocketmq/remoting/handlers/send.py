@@ -36,7 +36,7 @@ from headrace.doors.rocketmq.records import (
     headers_of,
     key_of,
 )
-from headrace.doors.rocketmq.remoting.sender import Row, Send
+from headrace.doors.rocketmq.sender import Row, Send
 from headrace.doors.rocketmq.topics import WRITE, shape_of
 from headrace.doors.rocketmq.transactions import PRODUCER_GROUP, TRANSACTION_PREPARED, strip_marks
 from headrace.doors.rocketmq.unpacking import TooLargeHere, clear_compression, unpack
@@ -119,7 +119,15 @@ class SendHandler:
             return self._publish(call, request)
         rows = self._rows(call, request)
         size = len(request.body) + ROW_BYTES * len(rows)
-        self._sender.add(Send(call, admission, partition, rows, size, request.properties.get(UNIQUE_KEY)))
+
+        def on_done(error: Exception | None, base: int) -> None:
+            if error is not None:
+                call.refuse(error)
+            else:
+                offsets = range(base, base + len(rows))
+                self._sender.answer(call, partition, offsets, request.properties.get(UNIQUE_KEY))
+
+        self._sender.add(Send(admission, partition, rows, size, on_done))
         return None
 
     # --- the request --------------------------------------------------------------------------------------------------

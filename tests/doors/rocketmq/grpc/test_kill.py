@@ -1,0 +1,38 @@
+"""What was answered is there after a kill: prepared messages, and messages for later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.doors.rocketmq.client import Raw
+from tests.doors.rocketmq.grpc.client import RawGrpc, Resource, message
+from tests.doors.rocketmq.grpc.test_send import end, in_seconds, read_all
+from tests.serving import Serving
+from tests.waiting import wait_until
+
+from headrace.doors.rocketmq.grpc.protocol import Code, definition
+
+
+def test_transactions_and_delays_outlive_a_kill(tmp_path: Path) -> None:
+    any_port = "127.0.0.1:0"
+    flags = ("--rocketmq", any_port, "--rocketmq-grpc", any_port)
+    times = ("--half-timeout-ms", "500", "--half-check-interval-ms", "500")
+    with Serving(tmp_path / "data", *flags, *times) as serving:
+        with RawGrpc(serving.addresses["rocketmq-grpc"]) as client:
+            kept = client.send("t", message("t", b"kept", definition.TRANSACTION)).entries[0].transaction_id
+            orphan = client.send("t", message("t", b"orphan", definition.TRANSACTION)).entries[0].transaction_id
+            due = message("t", b"due", definition.DELAY, delivery_timestamp=in_seconds(3))
+            far = message("t", b"far", definition.DELAY, delivery_timestamp=in_seconds(60))
+            client.send("t", due)
+            handle = client.send("t", far).entries[0].recall_handle
+        serving.kill()
+        serving.start()
+        with RawGrpc(serving.addresses["rocketmq-grpc"]) as other, Raw(serving.addresses["rocketmq"]) as raw:
+            assert end(other, "t", kept, definition.COMMIT) == Code.OK
+            asked = other.be_producer("t").next().recover_orphaned_transaction_command
+            assert (asked.transaction_id, asked.message.body) == (orphan, b"orphan")
+            assert end(other, "t", orphan, definition.ROLLBACK) == Code.OK
+            recalled = other.ask("RecallMessage", topic=Resource(name="t"), recall_handle=handle)
+            assert recalled.message_id == far.system_properties.message_id
+            wait_until(lambda: len(read_all(raw, "t")) == 2)
+            assert {each.body for each in read_all(raw, "t")} == {b"kept", b"due"}

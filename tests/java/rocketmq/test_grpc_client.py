@@ -1,0 +1,105 @@
+"""RocketMQ's own Java client of gRPC, unchanged."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+from uuid import uuid4
+
+import pytest
+from bench.peers import jars
+from tests.doors.rocketmq.client import Raw
+from tests.doors.rocketmq.grpc.test_send import read_all
+from tests.serving import Serving
+from tests.waiting import wait_until
+
+from headrace.doors.rocketmq.messages import read_properties
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
+
+PROGRAM = Path(__file__).with_name("GrpcClients.java")
+SECONDS = 120
+
+
+class Got(NamedTuple):
+    """A message, as the program prints it."""
+
+    topic: str
+    tag: str
+    keys: str
+    group: str
+    attempt: str
+    color: str
+    id: str
+    body: str
+
+
+class Clients:
+    """Runs the program."""
+
+    def __init__(self, address: str, folder: Path) -> None:
+        java, classpath = jars.java(), jars.rocketmq_grpc_client()
+        compiling = [str(Path(java).with_name("javac")), "-nowarn", "-d", str(folder), "-cp", classpath, str(PROGRAM)]
+        subprocess.run(compiling, capture_output=True, timeout=SECONDS, check=True)
+        # Its logs go to the home of the user, unless that is another.
+        self._command = [java, "-XX:TieredStopAtLevel=1", f"-Duser.home={folder}"]
+        self._command += ["-cp", f"{folder}{os.pathsep}{classpath}", PROGRAM.stem, address]
+
+    def __call__(self, *arguments: object) -> list[str]:
+        """Run to the end; what it printed."""
+        command = [*self._command, *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+        assert done.returncode == 0, f"{arguments}\n{done.stdout}\n{done.stderr}"
+        return done.stdout.splitlines()
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    flags = ["--rocketmq", "127.0.0.1:0", "--rocketmq-grpc", "127.0.0.1:0", "--rocketmq-delay-levels", "1s 1s 1s"]
+    flags += ["--half-timeout-ms", "1000", "--half-check-interval-ms", "1000"]
+    with Serving(tmp_path_factory.mktemp("rocketmq") / "data", *flags) as serving:
+        yield serving
+        # A clean stop is part of what is tested.
+        serving.stop()
+
+
+@pytest.fixture(scope="module")
+def clients(serving: Serving, tmp_path_factory: pytest.TempPathFactory) -> Clients:
+    try:
+        return Clients(serving.addresses["rocketmq-grpc"], tmp_path_factory.mktemp("classes"))
+    except jars.Missing as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"t-{uuid4().hex[:8]}"
+
+
+BODIES = {*(f"{how}-{number}" for how in ("sync", "async") for number in range(3)), "x" * 500_000, "fifo", "later"}
+
+
+def test_every_kind_of_message(clients: Clients, serving: Serving, topic: str) -> None:
+    lines = clients("send", topic)
+    ids = {line.split()[1] for line in lines if line.startswith("SENT ")}
+    with Raw(serving.addresses["rocketmq"]) as raw:
+        wait_until(lambda: len(read_all(raw, topic)) == len(BODIES))
+        found = {each.body.decode(): each for each in read_all(raw, topic)}
+    assert set(found) == BODIES
+    properties = {body: read_properties(each.properties) for body, each in found.items()}
+    first = properties["sync-0"]
+    assert (first["TAGS"], set(first["KEYS"].split()), first["color"]) == ("even", {"key0", "all"}, "blå")
+    assert {properties[f"sync-{number}"]["UNIQ_KEY"] for number in range(3)} == ids
+    (due,) = (int(line.split()[1]) for line in lines if line.startswith("DUE "))
+    assert found["later"].store_ms >= due
+
+
+def test_transactions_end_or_are_asked_about(clients: Clients, serving: Serving, topic: str) -> None:
+    lines = clients("transactions", topic, "yes")
+    assert {"ASKED yes-left", "ASKED other-left"} <= set(lines)
+    with Raw(serving.addresses["rocketmq"]) as raw:
+        wait_until(lambda: len(read_all(raw, topic)) == 2)
+        assert {each.body for each in read_all(raw, topic)} == {b"committed", b"yes-left"}
