@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import grpc
-from tests.doors.adapter import Client, ResponseError
+from tests.doors.adapter import Client, DoorRefused
 from tests.doors.conformance import Conformance
 from tests.doors.rocketmq.grpc.client import RawGrpc, message
 
@@ -44,7 +44,7 @@ class GrpcClient(Client):
         except (grpc.RpcError, ValueError) as error:
             raise OSError(str(error)) from None
         if status.code != Code.OK:
-            raise ResponseError(f"{Code.Name(status.code)} {status.message}")
+            raise DoorRefused(f"{Code.Name(status.code)} {status.message}")
 
 
 class TestRocketMqGrpc(Conformance):
