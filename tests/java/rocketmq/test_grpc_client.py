@@ -13,7 +13,7 @@ import pytest
 from bench.peers import jars
 from tests.doors.rocketmq.client import Raw
 from tests.doors.rocketmq.grpc.test_send import read_all
-from tests.serving import Serving
+from tests.serve_process import ServeProcess
 from tests.waiting import wait_until
 
 from headrace.doors.rocketmq.messages import read_properties
@@ -57,17 +57,17 @@ class Clients:
 
 
 @pytest.fixture(scope="module")
-def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
     flags = ["--rocketmq", "127.0.0.1:0", "--rocketmq-grpc", "127.0.0.1:0", "--rocketmq-delay-levels", "1s 1s 1s"]
     flags += ["--half-timeout-ms", "1000", "--half-check-interval-ms", "1000"]
-    with Serving(tmp_path_factory.mktemp("rocketmq") / "data", *flags) as serving:
+    with ServeProcess(tmp_path_factory.mktemp("rocketmq") / "data", *flags) as serving:
         yield serving
         # A clean stop is part of what is tested.
         serving.stop()
 
 
 @pytest.fixture(scope="module")
-def clients(serving: Serving, tmp_path_factory: pytest.TempPathFactory) -> Clients:
+def clients(serving: ServeProcess, tmp_path_factory: pytest.TempPathFactory) -> Clients:
     try:
         return Clients(serving.addresses["rocketmq-grpc"], tmp_path_factory.mktemp("classes"))
     except jars.Missing as reason:
@@ -82,7 +82,7 @@ def topic() -> str:
 BODIES = {*(f"{how}-{number}" for how in ("sync", "async") for number in range(3)), "x" * 500_000, "fifo", "later"}
 
 
-def test_every_kind_of_message(clients: Clients, serving: Serving, topic: str) -> None:
+def test_every_kind_of_message(clients: Clients, serving: ServeProcess, topic: str) -> None:
     lines = clients("send", topic)
     ids = {line.split()[1] for line in lines if line.startswith("SENT ")}
     with Raw(serving.addresses["rocketmq"]) as raw:
@@ -97,7 +97,7 @@ def test_every_kind_of_message(clients: Clients, serving: Serving, topic: str) -
     assert found["later"].store_ms >= due
 
 
-def test_transactions_end_or_are_asked_about(clients: Clients, serving: Serving, topic: str) -> None:
+def test_transactions_end_or_are_asked_about(clients: Clients, serving: ServeProcess, topic: str) -> None:
     lines = clients("transactions", topic, "yes")
     assert {"ASKED yes-left", "ASKED other-left"} <= set(lines)
     with Raw(serving.addresses["rocketmq"]) as raw:

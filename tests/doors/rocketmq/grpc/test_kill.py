@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.doors.rocketmq.client import Raw
 from tests.doors.rocketmq.grpc.client import RawGrpc, Resource, message
 from tests.doors.rocketmq.grpc.test_send import end, in_seconds, read_all
-from tests.serving import Serving
+from tests.serve_process import ServeProcess
 from tests.waiting import wait_until
 
 from headrace.doors.rocketmq.grpc.protocol import Code, definition
@@ -17,7 +17,7 @@ def test_transactions_and_delays_outlive_a_kill(tmp_path: Path) -> None:
     any_port = "127.0.0.1:0"
     flags = ("--rocketmq", any_port, "--rocketmq-grpc", any_port)
     times = ("--half-timeout-ms", "500", "--half-check-interval-ms", "500")
-    with Serving(tmp_path / "data", *flags, *times) as serving:
+    with ServeProcess(tmp_path / "data", *flags, *times) as serving:
         with RawGrpc(serving.addresses["rocketmq-grpc"]) as client:
             kept = client.send("t", message("t", b"kept", definition.TRANSACTION)).entries[0].transaction_id
             orphan = client.send("t", message("t", b"orphan", definition.TRANSACTION)).entries[0].transaction_id
