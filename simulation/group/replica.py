@@ -7,12 +7,12 @@ import random
 from collections.abc import Callable
 
 from headrace.cluster import identity
-from headrace.cluster.errors import EtcdError, NotLeading, StartRefused
+from headrace.cluster.errors import EtcdError, StartRefused
 from headrace.cluster.etcd import Etcd
 from headrace.cluster.node import Node, NodeSettings
 from headrace.cluster.records import Incarnation, Keys
 from headrace.cluster.records import Node as NodeRecord
-from headrace.errors import CorruptLog
+from headrace.errors import CorruptLog, NotLeading
 from headrace.log.group_frames import header_of, payload_of
 from headrace.log.journal import FOLDER
 from headrace.log.replicated_journal import FramesGone
@@ -39,6 +39,7 @@ async def start_node(runtime: Runtime, number: int) -> Node | None:
     settings = NodeSettings(found.cluster_id, KEYS, GROUP, me, journal_file_bytes=20_000, journal_memory_bytes=2_000)
     node = Node(runtime, etcd, settings, lambda _: None)
     try:
+        await node.journal.open()
         await node.listen(name, PORT)
     except OSError:
         return None

@@ -189,6 +189,15 @@ class AppendOffline(StorageFailed):
     """The partition is offline: it takes nothing, and others do."""
 
 
+class NotLeading(StorageFailed):
+    """This node does not lead its group, or no longer does: what became of an append is for the next leader to
+    decide."""
+
+
+class NotEnoughReplicas(StorageFailed):
+    """Too few replicas of the group are in sync, or they are too far behind, for an append to be taken."""
+
+
 class AlreadySettled(AppendRefused):
     """A message was to be settled together with something else, and was settled before."""
 

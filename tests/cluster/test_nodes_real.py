@@ -13,11 +13,11 @@ from tests.waiting import until
 
 from headrace.cluster import identity
 from headrace.cluster.changes import new_group
-from headrace.cluster.errors import NotLeading
 from headrace.cluster.etcd import Etcd, Swapped
 from headrace.cluster.node import Node, NodeSettings
 from headrace.cluster.records import Cluster, Incarnation, Keys
 from headrace.cluster.records import Node as NodeRecord
+from headrace.errors import NotLeading
 from headrace.log.group_frames import payload_of
 from headrace.log.journal import FOLDER
 from headrace.runtime.real import real_runtime
@@ -41,6 +41,7 @@ async def start_node(peers: EtcdPeers, folder: Path, number: int) -> Node:
     me = Incarnation(number, found.directory_id, found.starts)
     settings = NodeSettings(CLUSTER_ID, KEYS, GROUP, me, journal_file_bytes=1 << 20)
     node = Node(runtime, etcd, settings, lambda _: None)
+    await node.journal.open()
     address = await node.listen("127.0.0.1", 0)
     await node.join(NodeRecord(me.directory_id, me.starts, GROUP, "", {"peer": address}, runtime.boot_id, 1, 1))
     return node
@@ -91,4 +92,5 @@ async def test_a_leader_that_goes_is_followed_by_another(etcd_peers: Peers, tmp_
         assert [payload for data in frames if (payload := payload_of(data))][: len(sent)] == sent
     for node in nodes.values():
         await node.stop()
+        node.journal.close()
     await etcd.close()

@@ -40,7 +40,3 @@ class StartRefused(HeadraceError):
 
 class EtcdWentBack(HeadraceError):
     """A record in etcd is older than one that this node has acted on."""
-
-
-class NotLeading(HeadraceError):
-    """This node does not lead its group, or no longer does."""

@@ -20,7 +20,7 @@ from headrace.addresses import format_address, parse_address
 from headrace.cluster import changes
 from headrace.cluster.connection import PeerConnection
 from headrace.cluster.election import Prospect, should_stand
-from headrace.cluster.errors import ChangeRefused, EtcdError, NotLeading, RecordInvalid
+from headrace.cluster.errors import ChangeRefused, EtcdError, RecordInvalid
 from headrace.cluster.etcd import Etcd, Refused, Swapped, View
 from headrace.cluster.following import Following, Link
 from headrace.cluster.leadership import Leadership
@@ -30,6 +30,7 @@ from headrace.cluster.records import Group, Incarnation, Keys, parse_group, pars
 from headrace.cluster.records import Node as NodeRecord
 from headrace.cluster.watcher import Watcher
 from headrace.cluster.wire import VERSION, Hello, Message, Refusal
+from headrace.errors import NotLeading
 from headrace.log.replicated_journal import ReplicatedJournal
 from headrace.runtime import Runtime
 
@@ -57,13 +58,24 @@ class Node:
     """One replica."""
 
     def __init__(
-        self, runtime: Runtime, etcd: Etcd, settings: NodeSettings, on_committed: Callable[[int], None]
+        self,
+        runtime: Runtime,
+        etcd: Etcd,
+        settings: NodeSettings,
+        on_committed: Callable[[int], None],
+        on_deposed: Callable[[str], None] = lambda _: None,
+        on_isr: Callable[[bool], None] = lambda _: None,
     ) -> None:
+        """`on_committed` is called with each new end of what is committed, `on_deposed` with the reason for which this
+        node leads no more, before anything else happens, and `on_isr`, while it leads, with whether enough replicas
+        are in sync."""
         self._runtime = runtime
         self._etcd = etcd
         self._settings = settings
         self._me = settings.me.directory_id
         self._on_applied = on_committed
+        self._on_deposed = on_deposed
+        self._on_isr = on_isr
         self.journal = ReplicatedJournal(
             runtime,
             settings.group,
@@ -75,7 +87,8 @@ class Node:
         self.group: Group | None = None
         """The group's record, as etcd last had it."""
         self._revision = 0
-        self._alive: dict[str, NodeRecord] = {}
+        self.alive: dict[str, NodeRecord] = {}
+        """The nodes of the group that live, by their directory ids."""
         self._epoch = 0
         """The latest that this node knows of."""
         # The last epoch that it has led in.
@@ -96,8 +109,7 @@ class Node:
     # --- life ---
 
     async def listen(self, host: str, port: int) -> str:
-        """Open the journal, and the door for other nodes; HOST:PORT of it. Raises OSError and CorruptLog."""
-        await self.journal.open()
+        """Open the door for other nodes; HOST:PORT of it. The journal must be open. Raises OSError."""
         self._epoch = self.journal.last.epoch
         self._server = await self._loop.create_server(self._accept, host, port)
         return format_address(*self._server.sockets[0].getsockname()[:2])
@@ -126,7 +138,6 @@ class Node:
         if self._watcher is not None and self._presence is not None:
             await self._watcher.stop()
             await self._presence.stop()
-        self.journal.close()
         await self._etcd.close()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -232,7 +243,7 @@ class Node:
         settings = self._settings
         nodes = f"{settings.keys.prefix}nodes/"
         found = [parse_node(each.value, key) for key, each in view.entries.items() if key.startswith(nodes)]
-        self._alive = {each.directory_id: each for each in found if each.group == settings.group}
+        self.alive = {each.directory_id: each for each in found if each.group == settings.group}
         entry = view.entries.get(settings.keys.group(settings.group))
         if entry is not None:
             self._take(parse_group(entry.value, entry.key), entry.revision)
@@ -275,6 +286,7 @@ class Node:
         else:
             leadership.commitment.min_isr = group.min_isr
             leadership.commitment.isr.see(revision, group.isr)
+            self._on_isr(leadership.commitment.has_enough)
             leadership.advance()
 
     async def _act(self, group: Group) -> None:
@@ -305,7 +317,7 @@ class Node:
             group.leader.directory_id if group.leader else None,
             frozenset(group.isr),
             frozenset(group.elr),
-            frozenset(self._alive),
+            frozenset(self.alive),
             following.link if following else None,
             self._loop.time() - following.heard_at if following else 0.0,
             following.heartbeat if following else None,
@@ -343,7 +355,7 @@ class Node:
 
     async def _stand(self, group: Group) -> None:
         # That the leader is gone was seen by more than its lease.
-        alive = self._alive.keys() - ({group.leader.directory_id} if group.leader else set())
+        alive = self.alive.keys() - ({group.leader.directory_id} if group.leader else set())
         me = self._settings.me
         try:
             if group.epoch == 0 or self._me in (*group.isr, *group.elr):
@@ -376,6 +388,7 @@ class Node:
             MaximalIsr(self._revision, group.isr),
             self._on_committed,
         )
+        self._on_isr(self.leadership.commitment.has_enough)
 
     def _step_down(self, reason: str) -> None:
         if self.leadership is None:
@@ -383,6 +396,7 @@ class Node:
         logger.info("steps down", epoch=self.leadership.epoch, reason=reason)
         self.leadership.end()
         self.leadership = None
+        self._on_deposed(reason)
         waiting, self._waiting = self._waiting, deque()
         for _, future in waiting:
             if not future.done():
@@ -431,7 +445,7 @@ class Node:
         self._followed_at = self._loop.time()
         if following is not None:
             following.close()
-        record = self._alive.get(leader.directory_id)
+        record = self.alive.get(leader.directory_id)
         address = parse_address(record.addresses.get("peer", "off")) if record is not None else None
         if record is None or record.starts != leader.starts or address is None:
             return

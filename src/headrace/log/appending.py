@@ -293,6 +293,16 @@ class Appender:
             self._state.learn(header, base, batch, end, self._segments)
         self._log.tail.add(self, len(batch))
 
+    def apply(self, header: BatchHeader, batch: bytes) -> None:
+        """Append a batch that the group of this replica has committed."""
+        partition = self.partition
+        partition.advance_epoch(header.leader_epoch)
+        self.take_found(header, batch)
+        self._log.dirty[partition] = None
+        partition.wake_all()
+        if self._cache.pending_bytes >= WRITE_BACK_BYTES:
+            self.write_back()
+
     def _store_directly(
         self, base: int, last: int, batch: bytearray | memoryview, newest: int, header: BatchHeader | None, now: int
     ) -> None:
@@ -359,10 +369,12 @@ class Appender:
 
     def write_back(self) -> bool:
         """Store what is in memory only; False if the disk does not take it. A part of an append to several partitions
-        stays in memory until the journal has all of it, or a crash could leave the part alone in its segment."""
+        stays in memory until the journal has all of it, or a crash could leave the part alone in its segment. So does
+        what a group has not committed: a segment never has to be truncated."""
         partition = self.partition
         try:
-            self._cache.write_back(partition.end if self._atomic_end <= partition.flushed else partition.flushed)
+            whole = self._atomic_end <= partition.flushed and not self._log.is_replicated
+            self._cache.write_back(partition.end if whole else partition.flushed)
         except OSError as error:
             self._on_write_failed(error)
             return False

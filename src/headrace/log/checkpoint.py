@@ -49,6 +49,8 @@ class Checkpoint:
     journal_from: int = 1
     counters: dict[str, int] = field(default_factory=dict)
     topics: list[TopicRecord] = field(default_factory=list)
+    history: list[tuple[int, int]] = field(default_factory=list)
+    """Of a replica: each epoch of its group's journal, and the sequence of the first frame in it."""
 
 
 def settings_to_json(settings: TopicSettings) -> dict[str, Any]:
@@ -104,13 +106,15 @@ def replay_changes(topics: Iterable[TopicRecord], changes: Sequence[Mapping[str,
 def save(disk: Disk, checkpoint: Checkpoint) -> None:
     """Replace the checkpoint durably. Blocks."""
     # A line a topic: each line is encoded by itself, so that the interpreter is never held for all of them.
-    head = {
+    head: dict[str, object] = {
         "version": VERSION,
         "cluster_id": checkpoint.cluster_id,
         "epoch": checkpoint.epoch,
         "journal_from": checkpoint.journal_from,
         "counters": checkpoint.counters,
     }
+    if checkpoint.history:
+        head["history"] = checkpoint.history
     lines = [json.dumps(head, separators=(",", ":"))]
     lines += [json.dumps(topic_to_json(topic), separators=(",", ":")) for topic in checkpoint.topics]
     body = "\n".join(lines).encode()
@@ -140,6 +144,7 @@ def load(disk: Disk) -> Checkpoint | None:
         values["journal_from"],
         values["counters"],
         [topic_from_json(json.loads(line)) for line in topics],
+        [(epoch, first) for epoch, first in values.get("history", [])],
     )
 
 

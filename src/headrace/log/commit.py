@@ -11,6 +11,7 @@ every partition in them goes back to what is flushed, and no reader has got furt
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
@@ -49,7 +50,9 @@ class Committed(Protocol):
         ...
 
 
-class _Group:
+class Group:
+    """What is flushed together."""
+
     __slots__ = ("dones", "ends", "entries", "payload", "points", "size", "syncs")
 
     def __init__(self) -> None:
@@ -65,26 +68,15 @@ class _Group:
         return not (self.entries or self.syncs or self.dones or self.ends)
 
 
-class Committer:
-    """Gathers groups and flushes them, one at a time."""
+class Committer(ABC):
+    """Gathers groups. How they are flushed, and when they count, is for each kind of journal to say."""
 
-    def __init__(self, journal: Journal, executor: SerialExecutor, on_void: Callable[[Any], None]) -> None:
+    def __init__(self, on_void: Callable[[Any], None]) -> None:
         """`on_void`: called with each partition of which what is not flushed is void, before any of it is answered."""
-        self._journal = journal
-        self._executor = executor
         self._on_void = on_void
-        self._gathering = _Group()
-        self._flying: _Group | None = None
-        self._frame: PlacedFrame | None = None
-        self._failed_sync: Committed | None = None
-        # How many syncs of the flying group have been done.
-        self._synced = 0
+        self._gathering = Group()
         self._scheduled = False
         self._idle: list[asyncio.Future[None]] = []
-        # Points reached by direct syncs: the next frame that goes anyway has them for recovery.
-        self._notes: dict[Committed, int] = {}
-        # A frame whose flush failed may be there, and is the newest: recovery would believe it.
-        self._doubtful = False
         self.flushes = 0
         self.flushed_bytes = 0
 
@@ -133,9 +125,9 @@ class Committer:
         group.entries += 1
         return self._future(group)
 
+    @abstractmethod
     def forget_point(self, partition: Committed) -> None:
         """Do not let recovery know of a sync: the partition is about to be truncated."""
-        self._notes.pop(partition, None)
 
     def add_done(self, done: Done) -> None:
         """Call `done` with the flush of everything that is not durable now."""
@@ -143,7 +135,7 @@ class Committer:
         if not self._scheduled:
             self._schedule()
 
-    def _future(self, group: _Group) -> asyncio.Future[None]:
+    def _future(self, group: Group) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(error: Exception | None) -> None:
@@ -166,11 +158,49 @@ class Committer:
     def flushed(self) -> asyncio.Future[None]:
         """Done once nothing is gathering and nothing flies."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self._flying is None and self._gathering.empty():
+        if not self._flies() and self._gathering.empty():
             future.set_result(None)
         else:
             self._idle.append(future)
         return future
+
+    def _end_idle(self) -> None:
+        waiting, self._idle = self._idle, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    @abstractmethod
+    def _flies(self) -> bool:
+        """Whether a group is on its way."""
+
+    @abstractmethod
+    def _schedule(self) -> None:
+        """Something has gathered: flush it soon."""
+
+
+class LocalCommitter(Committer):
+    """Flushes groups to the journal of a node that is alone, one at a time."""
+
+    def __init__(self, journal: Journal, executor: SerialExecutor, on_void: Callable[[Any], None]) -> None:
+        super().__init__(on_void)
+        self._journal = journal
+        self._executor = executor
+        self._flying: Group | None = None
+        self._frame: PlacedFrame | None = None
+        self._failed_sync: Committed | None = None
+        # How many syncs of the flying group have been done.
+        self._synced = 0
+        # Points reached by direct syncs: the next frame that goes anyway has them for recovery.
+        self._notes: dict[Committed, int] = {}
+        # A frame whose flush failed may be there, and is the newest: recovery would believe it.
+        self._doubtful = False
+
+    def forget_point(self, partition: Committed) -> None:
+        self._notes.pop(partition, None)
+
+    def _flies(self) -> bool:
+        return self._flying is not None
 
     def _schedule(self) -> None:
         if self._flying is None:
@@ -179,7 +209,7 @@ class Committer:
         self._scheduled = True
 
     def _flush(self) -> None:
-        group, self._gathering = self._gathering, _Group()
+        group, self._gathering = self._gathering, Group()
         self._flying = group
         frame = None
         if group.entries or self._doubtful:
@@ -238,13 +268,10 @@ class Committer:
         if not self._gathering.empty():
             self._schedule()
         elif self._idle:
-            waiting, self._idle = self._idle, []
-            for future in waiting:
-                if not future.done():
-                    future.set_result(None)
+            self._end_idle()
 
-    def _fail(self, group: _Group, frame: PlacedFrame | None, error: BaseException) -> None:
-        behind, self._gathering = self._gathering, _Group()
+    def _fail(self, group: Group, frame: PlacedFrame | None, error: BaseException) -> None:
+        behind, self._gathering = self._gathering, Group()
         self._scheduled = False
         if frame is not None:
             # Also if the frame was not written, since a sync had failed before: recovery does not look behind a hole.

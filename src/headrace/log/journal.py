@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Protocol
 
 from headrace.log.frames import FRAME, Frame, frame_at, frame_header, header_at
 from headrace.runtime.disk import NO_SPACE, Buffer, Disk, File
@@ -46,7 +47,9 @@ SMALL_BYTES = 65_536
 
 
 @dataclass(slots=True)
-class _JournalFile:
+class JournalFile:
+    """A file of the journal, and what it is used for."""
+
     path: str
     file: File | None
     size: int
@@ -59,6 +62,38 @@ class _JournalFile:
     """Whether no write to it has failed."""
 
 
+class CheckpointedJournal(Protocol):
+    """A journal, as checkpoints see it."""
+
+    @property
+    def used(self) -> int:
+        """Bytes of frames that recovery would read now."""
+
+    def switch(self, *, roomy: bool = True) -> int:
+        """Begin a new file; the sequence number from which on recovery will need the journal once everything before it
+        is in its segment and synced."""
+
+    def stay(self) -> None:
+        """What `switch` was for came to nothing."""
+
+    def retire(self, before: int) -> list[str]:
+        """Everything before frame `before` is superfluous; the paths of files to be removed."""
+
+    def unprepared(self) -> JournalFile | None:
+        """A file that should be prepared now, taken out of use for it."""
+
+    def prepare(self, spare: JournalFile) -> None:
+        """Write zeros where the file was never written. Blocks."""
+
+    def use_prepared(self, spare: JournalFile) -> None:
+        """It may be used."""
+
+    def give_up(self, spare: JournalFile) -> str:
+        """It could not be prepared; the path, to be removed."""
+
+    def close(self) -> None: ...
+
+
 class Journal:
     """Places frames in files. `write` runs in the journal's executor; everything else on the loop."""
 
@@ -66,15 +101,15 @@ class Journal:
         self._disk = disk
         self._file_bytes = file_bytes
         self._next_file = 0
-        self._current: _JournalFile | None = None
-        self._full: list[_JournalFile] = []
-        self._spare: list[_JournalFile] = []
+        self._current: JournalFile | None = None
+        self._full: list[JournalFile] = []
+        self._spare: list[JournalFile] = []
         self._preparing = False
         # Looks that have found the same current file.
-        self._looked_at: _JournalFile | None = None
+        self._looked_at: JournalFile | None = None
         self._looks = 0
         # Where the last frame was placed.
-        self._last: _JournalFile | None = None
+        self._last: JournalFile | None = None
         self.next_sequence = next_sequence
         # The last frame that was acknowledged: what the next one names as its previous.
         self.acknowledged = 0
@@ -91,7 +126,7 @@ class Journal:
         self.next_sequence = last + 1
         return PlacedBytes(self._disk, *self._room(len(data), last), data)
 
-    def _room(self, total: int, last: int) -> tuple[_JournalFile, int]:
+    def _room(self, total: int, last: int) -> tuple[JournalFile, int]:
         current = self._current
         if current is None or current.filled + total > current.size:
             if current is not None:
@@ -104,7 +139,7 @@ class Journal:
         self._last = current
         return current, position
 
-    def _take(self, total: int) -> _JournalFile:
+    def _take(self, total: int) -> JournalFile:
         fitting = [spare for spare in self._spare if spare.size >= total]
         if fitting:
             self._current = max(fitting, key=lambda spare: spare.written)
@@ -114,12 +149,12 @@ class Journal:
             self._current = self._new(total)
         return self._current
 
-    def _new(self, total: int) -> _JournalFile:
+    def _new(self, total: int) -> JournalFile:
         path = f"{FOLDER}/{self._next_file:08d}{SUFFIX}"
         self._next_file += 1
-        return _JournalFile(path, None, max(self._file_bytes, total))
+        return JournalFile(path, None, max(self._file_bytes, total))
 
-    def unprepared(self) -> _JournalFile | None:
+    def unprepared(self) -> JournalFile | None:
         """A file that should be prepared now, taken out of use for it; None where there is no need. Ask often."""
         current = self._current
         self._looks = self._looks + 1 if current is self._looked_at else 0
@@ -131,7 +166,7 @@ class Journal:
         self._preparing = True
         return self._spare.pop() if self._spare else self._new(0)
 
-    def prepare(self, spare: _JournalFile) -> None:
+    def prepare(self, spare: JournalFile) -> None:
         """Write zeros where the file was never written. Blocks; raises what the disk raises."""
         if spare.file is None:
             create(self._disk, spare, spare.size)
@@ -143,7 +178,7 @@ class Journal:
             spare.written = end
         spare.file.sync()
 
-    def use_prepared(self, spare: _JournalFile) -> None:
+    def use_prepared(self, spare: JournalFile) -> None:
         """It may be used. Where the current file is not written through, the next frame goes to this one already."""
         self._preparing = False
         self._spare.append(spare)
@@ -152,7 +187,7 @@ class Journal:
             self._full.append(current)
             self._current = None
 
-    def give_up(self, spare: _JournalFile) -> str:
+    def give_up(self, spare: JournalFile) -> str:
         """It could not be prepared and is not used; the path, to be removed."""
         self._preparing = False
         if spare.file is not None:
@@ -203,11 +238,25 @@ class Journal:
                 removed.append(done.path)
         return removed
 
+    def remove(self, before: int, keep_bytes: int) -> list[str]:
+        """Everything before frame `before` is superfluous: let go of the oldest files that hold nothing else, until
+        those that are left hold at most `keep_bytes`; their paths, to be removed."""
+        removed = []
+        kept = 0
+        for each in sorted(self._full, key=lambda file: -file.last_sequence):
+            kept += each.filled
+            if each.last_sequence < before and kept > keep_bytes:
+                self._full.remove(each)
+                if each.file is not None:
+                    each.file.close()
+                removed.append(each.path)
+        return removed
+
     def inherit(self, found: Found) -> None:
         """Keep the files of the life before until a checkpoint makes them superfluous; go on behind their frames."""
         for each in found.files:
             # Never written again: what the device made of the last frame is unknown.
-            self._full.append(_JournalFile(each.path, None, each.end, each.last, each.end, sound=False))
+            self._full.append(JournalFile(each.path, None, each.end, each.last, each.end, sound=False))
             self._next_file = max(self._next_file, int(each.path.removeprefix(f"{FOLDER}/").removesuffix(SUFFIX)) + 1)
         if found.frames:
             self.acknowledged = found.frames[-1].sequence
@@ -231,7 +280,7 @@ class PlacedFrame:
     def __init__(
         self,
         journal: Journal,
-        file: _JournalFile,
+        file: JournalFile,
         position: int,
         sequence: int,
         previous: int,
@@ -280,7 +329,7 @@ class PlacedBytes:
 
     __slots__ = ("_data", "_disk", "_file", "position")
 
-    def __init__(self, disk: Disk, file: _JournalFile, position: int, data: bytes) -> None:
+    def __init__(self, disk: Disk, file: JournalFile, position: int, data: bytes) -> None:
         self._disk = disk
         self._file = file
         self.position = position
@@ -304,7 +353,7 @@ class PlacedBytes:
         self._file.file.write_durably(self.position, [self._data])
 
 
-def create(disk: Disk, made: _JournalFile, least: int) -> None:
+def create(disk: Disk, made: JournalFile, least: int) -> None:
     """Make a file of the journal, with its room reserved, its beginning written and its name durable. Where there is no
     room for all of it, it becomes smaller, but not below `least`. Blocks."""
     file = disk.open(made.path, write=True, create=True)
@@ -323,7 +372,7 @@ def create(disk: Disk, made: _JournalFile, least: int) -> None:
     made.written = max(made.written, head)
 
 
-def _allocate(file: File, made: _JournalFile, least: int) -> None:
+def _allocate(file: File, made: JournalFile, least: int) -> None:
     while True:
         try:
             file.allocate(made.size)

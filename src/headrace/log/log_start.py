@@ -31,19 +31,23 @@ async def trim(partition: NativePartition, before: int) -> int:
     if not partition.writable:
         raise PartitionOffline(f"{partition.folder} is being truncated: try again in a moment")
     if before > partition.start:
-        in_memory = partition.topic.settings.durability is Durability.MEMORY
-        if not in_memory:
+        if partition.topic.settings.durability is not Durability.MEMORY:
             await partition.log.committer.add_note(Kind.START, partition.topic_bytes, partition.index, before)
-        was, partition.start = partition.start, max(partition.start, before)
-        if in_memory:
-            partition.cache.forget_before(partition.start)
-            partition.state.forget_aborted(partition.start)
-        if partition.start == partition.end:
-            # Nothing of the newest segment is left either.
-            partition.close_active()
-        partition.log.upkeep.drop_expired(partition)
-        _report_trimmed(partition, was)
+        move_start(partition, before)
     return partition.start
+
+
+def move_start(partition: NativePartition, before: int) -> None:
+    """The records before `before` are forgotten, durably: let them go."""
+    was, partition.start = partition.start, max(partition.start, before)
+    if partition.topic.settings.durability is Durability.MEMORY:
+        partition.cache.forget_before(partition.start)
+        partition.state.forget_aborted(partition.start)
+    if partition.start == partition.end:
+        # Nothing of the newest segment is left either.
+        partition.close_active()
+    partition.log.upkeep.drop_expired(partition)
+    _report_trimmed(partition, was)
 
 
 async def shrink(partition: NativePartition, limit: int) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
@@ -29,11 +29,11 @@ from headrace.log import checkpoint as checkpoints
 from headrace.log import journal as journals
 from headrace.log import recovery
 from headrace.log.checkpoint import Checkpoint, TopicRecord
-from headrace.log.commit import NO_TOPIC, Committer
+from headrace.log.commit import NO_TOPIC, Committer, LocalCommitter
 from headrace.log.files import OpenFiles
 from headrace.log.frames import Kind
 from headrace.log.interface import Appended, Done, Durability, Partition, Topic, TopicSettings, Write
-from headrace.log.journal import Journal
+from headrace.log.journal import CheckpointedJournal, Journal
 from headrace.log.local import LocalLog
 from headrace.log.partition import NativePartition
 from headrace.log.places import Places
@@ -57,6 +57,11 @@ STEP_PARTITIONS = 128
 class NativeLog(LocalLog):
     """A data directory and everything in it."""
 
+    is_replicated = False
+    """Whether this is one of several replicas: nothing reaches a segment before it is committed."""
+    decides_retention = True
+    """Whether this node moves the starts of partitions by itself."""
+
     def __init__(self, runtime: Runtime, config: LogSettings) -> None:
         super().__init__()
         self.runtime = runtime
@@ -66,6 +71,8 @@ class NativeLog(LocalLog):
         self.clean = False
         # The disk does not take what waits in memory: appends are refused until it does.
         self.full = False
+        # Makes the error with which appends are refused, where they are for another reason.
+        self.refusal: Callable[[], StorageFailed] | None = None
         self.files = OpenFiles(runtime.disk, min(config.open_files_max, max(runtime.disk.open_files_max() // 2, 1)))
         self.places = Places()
         self.tail = Tail(config.tail_bytes)
@@ -74,7 +81,7 @@ class NativeLog(LocalLog):
         self.counters: dict[str, int] = {}
         # Names that are being created or deleted: taken, until that is durable.
         self._busy: set[str] = set()
-        self.journal: Journal
+        self.journal: CheckpointedJournal
         self.committer: Committer
         self.spool: Spool
         self.turn: Turn
@@ -98,7 +105,7 @@ class NativeLog(LocalLog):
                 # 22 characters of base64, as Kafka's cluster ids are.
                 drawn = UUID(bytes=self.runtime.random.bytes(16), version=4)
                 found = Checkpoint(urlsafe_b64encode(drawn.bytes).decode().rstrip("="))
-                await self.runtime.offload.run(_prepare_directory, self.runtime, found)
+                await self.runtime.offload.run(prepare_directory, self.runtime, found)
                 self.clean = True
             else:
                 await self.runtime.offload.run(_check_journal, disk)
@@ -106,18 +113,31 @@ class NativeLog(LocalLog):
             self.cluster_id = found.cluster_id
             self.epoch = found.epoch
             self.counters = found.counters
-            self.journal = Journal(disk, self.config.journal_bytes, found.journal_from)
-            self.committer = Committer(self.journal, self.runtime.offload.serial_executor("journal"), self._roll_back)
+            journal = self.journal = Journal(disk, self.config.journal_bytes, found.journal_from)
+            self.committer = LocalCommitter(journal, self.runtime.offload.serial_executor("journal"), self._roll_back)
             if self.clean:
                 for topic in found.topics:
                     self.add_topic(topic)
             else:
-                await recovery.recover(self, found)
+                await recovery.recover(self, found, journal)
             self.spool = Spool(disk, self.config.journal_bytes, self.epoch, self.upkeep.want_spool)
             self.turn = Turn(self.spool, lambda appender: self._roll_back(appender.partition))
         except BaseException:
             disk.unlock()
             raise
+
+    @property
+    def epoch_step(self) -> int:
+        """By how much this start raised the leader epochs."""
+        return 0 if self.clean else 1
+
+    async def settle(self) -> None:
+        """Wait until everything so far is flushed, and has taken effect."""
+        await self.committer.barrier()
+
+    def new_checkpoint(self, journal_from: int) -> Checkpoint:
+        """A checkpoint without topics, which needs the journal from frame `journal_from` on."""
+        return Checkpoint(self.cluster_id, self.epoch, journal_from, dict(self.counters))
 
     async def stop(self) -> None:
         """Flush everything and leave nothing to recover."""
@@ -156,10 +176,10 @@ class NativeLog(LocalLog):
         ]
         for partition, epoch in zip(self.partitions_of(topic), record.epochs, strict=False):
             # A start after an unclean stop raises each partition's own.
-            partition.epoch = max(self.epoch, epoch if self.clean else epoch + 1)
+            partition.epoch = max(self.epoch, epoch + self.epoch_step)
         self.topics.add(topic)
 
-    async def _new_partitions(self, topic: Topic, first: int, end: int) -> list[NativePartition]:
+    async def new_partitions(self, topic: Topic, first: int, end: int) -> list[NativePartition]:
         """Partitions that nothing was ever written to, made in small steps. They count once they are in the topic."""
         made: list[NativePartition] = []
         for index in range(first, end):
@@ -197,7 +217,7 @@ class NativeLog(LocalLog):
         try:
             topic = Topic(name, topic_id, record.config, settings)
             # Before the journal has it: a checkpoint must not come between that and the catalogue.
-            topic.partitions = await self._new_partitions(topic, 0, partitions)
+            topic.partitions = await self.new_partitions(topic, 0, partitions)
             await self._journal_change({"op": "create", "topic": checkpoints.topic_to_json(record)})
             self.topics.add(topic)
             return topic
@@ -209,16 +229,19 @@ class NativeLog(LocalLog):
         self._busy.add(name)
         try:
             await self._journal_change({"op": "delete", "id": topic.id.hex})
-            self._drop_topic(topic)
-            await self._forget_tails(topic)
-            try:
-                await self._remove_folders(topic)
-            except OSError as error:
-                # The topic is gone, durably; its folders are swept up at the next start, or by a topic of the same
-                # name.
-                logger.warning("the folders of a deleted topic are left over", topic=name, error=str(error))
+            await self.remove_topic(topic)
         finally:
             self._busy.discard(name)
+
+    async def remove_topic(self, topic: Topic) -> None:
+        """Remove a topic that is gone, durably, and its files."""
+        self._drop_topic(topic)
+        await self._forget_tails(topic)
+        try:
+            await self._remove_folders(topic)
+        except OSError as error:
+            # Its folders are swept up at the next start, or by a topic of the same name.
+            logger.warning("the folders of a deleted topic are left over", topic=topic.name, error=str(error))
 
     def _drop_topic(self, topic: Topic) -> None:
         """Take a topic out of the catalogue."""
@@ -276,7 +299,7 @@ class NativeLog(LocalLog):
             "settings": checkpoints.settings_to_json(settings),
             "partitions": partitions or have,
         }
-        more = await self._new_partitions(topic, have, partitions or have)
+        more = await self.new_partitions(topic, have, partitions or have)
         await self._journal_change(change)
         if topic.deleted:
             raise UnknownTopic(f"the topic {name!r} was deleted meanwhile")
@@ -440,7 +463,7 @@ def _check_journal(disk: Disk) -> None:
     disk.sync_dir("")
 
 
-def _prepare_directory(runtime: Runtime, first: Checkpoint) -> None:
+def prepare_directory(runtime: Runtime, first: Checkpoint) -> None:
     """Make a new data directory usable. Blocks."""
     runtime.disk.mkdir(journals.FOLDER)
     # Before the checkpoint: where there is one, there must be a journal.

@@ -50,8 +50,21 @@ class NativePartition(LocalPartition):
     """A partition on this machine's disk."""
 
     __slots__ = (
-        "_fresh", "_loading", "_ready", "appender", "cache", "cleaned_up_to", "log", "point", "saved_point", "segments",
-        "state", "topic_bytes", "truncations", "writable",
+        "_fresh",
+        "_loading",
+        "_ready",
+        "appender",
+        "cache",
+        "cleaned_up_to",
+        "log",
+        "point",
+        "saved_point",
+        "saved_start",
+        "segments",
+        "state",
+        "topic_bytes",
+        "truncations",
+        "writable",
     )  # fmt: skip
 
     def __init__(self, log: NativeLog, topic: Topic, index: int, start: int, point: int, *, fresh: bool) -> None:
@@ -60,8 +73,9 @@ class NativePartition(LocalPartition):
         self.topic_bytes = topic.id.bytes
         # The recovery point: everything below it is in the segments and synced.
         self.point = point
-        # The recovery point that the checkpoint file has: what the next start goes by.
+        # The recovery point and the start that the checkpoint file has: what the next start goes by.
         self.saved_point = point
+        self.saved_start = start
         # Up to where the log is compacted; -1 until the cleaner has looked.
         self.cleaned_up_to = -1
         self._ready = False
@@ -112,7 +126,7 @@ class NativePartition(LocalPartition):
             self.point = found.end
         self.state = PartitionState(found)
         # Batches that came as they are may have raised it since the checkpoint.
-        self.epoch = max(self.epoch, found.epochs.latest + (not self.log.clean))
+        self.epoch = max(self.epoch, found.epochs.latest + self.log.epoch_step)
         self.cache = BatchCache(self, self.topic, self.segments, self.state, self.log.now_ms)
         self.appender = Appender(self, self.write_failed)
         self._ready = self.writable = True
@@ -172,7 +186,7 @@ class NativePartition(LocalPartition):
 
     def append(self, batches: bytearray | memoryview, done: Done | None = None) -> Appended:
         log = self.log
-        if not self.writable or self.offline or log.full:
+        if not self.writable or self.offline or log.full or log.refusal:
             self.check_writable()
         size, now = len(batches), log.now_ms()
         plain = plainly(batches, self.topic.settings, now)
@@ -184,6 +198,8 @@ class NativePartition(LocalPartition):
         """Raise if nothing can be appended now."""
         if self.offline:
             raise AppendOffline(f"{self.folder} is offline: {self.offline}")
+        if self.log.refusal is not None:
+            raise self.log.refusal()
         # What only the process has needs no room, but an epoch that is not given again.
         if self.log.full and (
             self.log.upkeep.owes_checkpoint or self.topic.settings.durability is not Durability.MEMORY
@@ -386,8 +402,9 @@ class NativePartition(LocalPartition):
         self.log.dirty[self] = None
         return True
 
-    def mark_saved(self, point: int) -> None:
-        """The checkpoint file has this recovery point."""
+    def mark_saved(self, start: int, point: int) -> None:
+        """The checkpoint file has this start and this recovery point."""
+        self.saved_start = start
         self.saved_point = point
         if self._ready:
             self.state.producers.settle(point)

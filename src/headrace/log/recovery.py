@@ -37,6 +37,7 @@ from headrace.runtime.disk import NO_SPACE
 
 if TYPE_CHECKING:
     from headrace.log.checkpoint import Checkpoint
+    from headrace.log.journal import Journal
     from headrace.log.native import NativeLog
     from headrace.log.partition import NativePartition
 
@@ -45,16 +46,16 @@ logger = structlog.get_logger("headrace.log")
 NO_ROOM = "the disk does not take what journal and spool have"
 
 
-async def recover(log: NativeLog, found: Checkpoint) -> None:
+async def recover(log: NativeLog, found: Checkpoint, journal: Journal) -> None:
     """Bring the log to the state that its clients were promised."""
     disk, offload = log.runtime.disk, log.runtime.offload
     read = await offload.run(journals.read_frames, disk, found.journal_from)
     frames = read.frames
     log.epoch = found.epoch + 1
-    log.journal.next_sequence = max(
+    journal.next_sequence = max(
         [found.journal_from, *(frame.sequence + 1 for frame in frames), *(lost + 1 for lost in read.lost)]
     )
-    _read_catalogue(log, found, frames)
+    read_catalogue(log, found, frames)
     spooled = await offload.run(spools.read_spool, disk, found.epoch)
     replays = read_replays((entry for frame in frames for entry in frame.entries()), spooled)
     await offload.run(_sweep, log, found)
@@ -70,7 +71,7 @@ async def recover(log: NativeLog, found: Checkpoint) -> None:
             frames=read.lost,
         )
     # Several at once: each waits for the device a few times, and the file system lets them wait together.
-    recovering = [_recover(log, *place, replay) for place, replay in replays.items()]
+    recovering = [recover_partition(log, *place, replay) for place, replay in replays.items()]
     for result in await asyncio.gather(*recovering, return_exceptions=True):
         if isinstance(result, BaseException):
             # The disk fails, and so does the start; the journal stays for the next one.
@@ -84,13 +85,13 @@ async def recover(log: NativeLog, found: Checkpoint) -> None:
     try:
         if waiting:
             raise OSError(errno.ENOSPC, NO_ROOM, waiting[0].folder)
-        await log.upkeep.save_checkpoint(log.journal.next_sequence)
+        await log.upkeep.save_checkpoint(journal.next_sequence)
     except OSError as error:
         # What is damaged needs the journal for itself, aside.
         if error.errno not in NO_SPACE or damaged:
             raise
         await offload.run(journals.write_again, disk, read)
-        log.journal.inherit(read)
+        journal.inherit(read)
         log.upkeep.owe_checkpoint(found.journal_from)
         logger.error(
             "disk full: what journal and spool have is read from memory, and appends are refused until there is room",
@@ -105,7 +106,7 @@ async def recover(log: NativeLog, found: Checkpoint) -> None:
         await offload.run(journals.remove_files, disk)
 
 
-async def _recover(log: NativeLog, topic_bytes: bytes, index: int, replay: Replay) -> int | None:
+async def recover_partition(log: NativeLog, topic_bytes: bytes, index: int, replay: Replay) -> int | None:
     """Recover one partition; how many batches were replayed, None if it is damaged."""
     topic = log.topics.by_id.get(UUID(bytes=topic_bytes))
     if topic is None or index >= len(topic.partitions):
@@ -124,7 +125,7 @@ async def _recover(log: NativeLog, topic_bytes: bytes, index: int, replay: Repla
     return len(replay.batches) + len(replay.spooled)
 
 
-def _read_catalogue(log: NativeLog, found: Checkpoint, frames: list[Frame]) -> None:
+def read_catalogue(log: NativeLog, found: Checkpoint, frames: list[Frame]) -> None:
     """Take the catalogue of the checkpoint, and the journal's changes of it."""
     entries = (entry for frame in frames for entry in frame.entries())
     changes = [json.loads(entry.data) for entry in entries if entry.kind is Kind.CATALOGUE]

@@ -32,7 +32,7 @@ from headrace.log.group_frames import (
     is_whole,
     parse,
 )
-from headrace.log.journal import FOLDER, SUFFIX, Found, FoundFile, Journal, PlacedBytes, write_again
+from headrace.log.journal import FOLDER, SUFFIX, Found, FoundFile, Journal, JournalFile, PlacedBytes, write_again
 from headrace.runtime import Runtime
 from headrace.runtime.disk import Disk, File
 
@@ -74,10 +74,13 @@ class ReplicatedJournal:
         memory_bytes: int,
         on_flushed: Callable[[int], None],
         on_failed: Callable[[BaseException], None],
+        keep_bytes: int = 1 << 30,
     ) -> None:
+        """`keep_bytes`: of files that recovery no longer needs, as many are kept for followers that are behind."""
         self._runtime = runtime
         self._group = group_number(group)
         self._memory_bytes = memory_bytes
+        self._keep_bytes = keep_bytes
         self._on_flushed = on_flushed
         self._on_failed = on_failed
         self._files = Journal(runtime.disk, file_bytes, 1)
@@ -88,6 +91,10 @@ class ReplicatedJournal:
         """The device has every frame up to this sequence."""
         self.committed = 0
         """Every in-sync replica has every frame up to this sequence. It never falls."""
+        self.applied = 0
+        """The partitions of this node have every frame up to this sequence: at most `committed`."""
+        # Bytes since the last switch of files.
+        self._used = 0
         # Where each epoch begins.
         self._epochs: list[Position] = []
         self._extents: list[_Extent] = []
@@ -102,18 +109,25 @@ class ReplicatedJournal:
 
     # --- opening ---
 
-    async def open(self, since: int = 1) -> None:
-        """Find what the files have, from the frame `since` on. Raises CorruptLog if a frame is missing between two."""
-        chain = await self._runtime.offload.run(read_chain, self._runtime.disk, self._group, since)
+    async def open(self, since: int = 1, history: Sequence[tuple[int, int]] = ()) -> None:
+        """Find what the files have. `since`: the first frame that is needed; everything before it is committed and
+        applied. `history`: the epochs of those frames. Raises CorruptLog if a frame is missing between two."""
+        self._epochs = [Position(epoch, first) for epoch, first in history if first < since]
+        least_epoch = self.epoch_at(since - 1)
+        chain = await self._runtime.offload.run(read_chain, self._runtime.disk, self._group, since, least_epoch)
         self._files.inherit(chain.found)
         if chain.frames:
             # They are relied on from now on, and the sync of the last ones may never have been.
             await self._runtime.offload.run(write_again, self._runtime.disk, chain.found)
+        self.applied = self.committed = since - 1
+        self.last = Position(least_epoch, since - 1)
         for path, position, frame in chain.frames:
-            self._note(frame)
             self._extend(path, position, frame.size, frame.sequence, frame.sequence)
-            self.committed = max(self.committed, min(frame.committed, frame.sequence))
-            self.last = frame.position
+            if frame.sequence >= since:
+                self._note(frame)
+                self._used += frame.size
+                self.committed = max(self.committed, min(frame.committed, frame.sequence))
+                self.last = frame.position
         self.flushed = self.last.sequence
         self._files.next_sequence = self.last.sequence + 1
 
@@ -145,6 +159,46 @@ class ReplicatedJournal:
         mine = dict(self.ends())
         return max((min(last, mine[epoch]) for epoch, last in theirs if epoch in mine), default=0)
 
+    def history(self) -> list[tuple[int, int]]:
+        """Each epoch, and the sequence of the first frame in it."""
+        return [(epoch, first) for epoch, first in self._epochs]
+
+    # --- checkpoints ---
+
+    @property
+    def used(self) -> int:
+        """Bytes of frames since the last switch of files."""
+        return self._used
+
+    def switch(self, *, roomy: bool = True) -> int:
+        """Begin a new file with the next frame; the first frame that is not applied."""
+        if not self._flying:
+            self._files.switch(roomy=roomy)
+        self._used = 0
+        return self.applied + 1
+
+    def stay(self) -> None:
+        """The checkpoint came to nothing: the file is left all the same, and the next one goes with it."""
+
+    def retire(self, before: int) -> list[str]:
+        """Frames before `before` are in their segments: the paths of the files that followers may do without too. No
+        file is used again, since what a message holds may look like a frame behind the end of new ones."""
+        removed = self._files.remove(before, self._keep_bytes)
+        self._extents = [each for each in self._extents if each.path not in removed]
+        return removed
+
+    def unprepared(self) -> JournalFile | None:
+        return self._files.unprepared()
+
+    def prepare(self, spare: JournalFile) -> None:
+        self._files.prepare(spare)
+
+    def use_prepared(self, spare: JournalFile) -> None:
+        self._files.use_prepared(spare)
+
+    def give_up(self, spare: JournalFile) -> str:
+        return self._files.give_up(spare)
+
     # --- storing ---
 
     def append(self, epoch: int, payload: bytes, entries: int, *, begin: bool = False) -> bytes:
@@ -173,6 +227,7 @@ class ReplicatedJournal:
             raise CorruptLog(f"the journal could not be written: {self._failed}")
         self._note(frame)
         self.last = frame.position
+        self._used += len(data)
         self._memory.append(data)
         self._memory_size += len(data)
         while self._memory_size > self._memory_bytes and self.last.sequence - len(self._memory) < self.flushed:
@@ -307,8 +362,10 @@ class Chain:
     found: Found
 
 
-def read_chain(disk: Disk, group: int, since: int) -> Chain:
-    """The frames that the newest (epoch, sequence) leads back to, down to `since`. Blocks. Raises CorruptLog."""
+def read_chain(disk: Disk, group: int, since: int, least_epoch: int = 0) -> Chain:
+    """The frames that the newest (epoch, sequence) leads back to, down to `since`, and those before it that are still
+    there. `least_epoch`: that of the frame before `since`, which all behind it have reached. Blocks. Raises
+    CorruptLog."""
     found: dict[Position, tuple[str, int, GroupFrame]] = {}
     files: list[FoundFile] = []
     for name in disk.listdir(FOLDER):
@@ -324,9 +381,11 @@ def read_chain(disk: Disk, group: int, since: int) -> Chain:
                 end, last = end + frame.size, max(last, frame.sequence)
             files.append(FoundFile(file.path, end, last))
     chain = []
-    at = newest(found)
-    while at.sequence >= since and at != NOTHING:
+    at = newest(position for position in found if position.epoch >= least_epoch)
+    while at != NOTHING:
         if at not in found:
+            if at.sequence < since:
+                break  # A checkpoint has made it superfluous.
             raise CorruptLog(f"frame {tuple(at)} is missing from the journal: this replica must be copied anew")
         chain.append(found[at])
         at = found[at][2].previous

@@ -18,7 +18,6 @@ from headrace.errors import PartitionOffline
 from headrace.log import checkpoint as checkpoints
 from headrace.log import journal as journals
 from headrace.log import retention
-from headrace.log.checkpoint import Checkpoint
 from headrace.log.cleaner import Cleaner
 from headrace.log.frames import Kind
 from headrace.log.interface import Durability
@@ -183,7 +182,7 @@ class Upkeep:
 
     async def _checkpoint(self, since: int, final: bool) -> bool:
         log = self._log
-        await log.committer.barrier()
+        await log.settle()
         dirty, log.dirty = log.dirty, {}
         whole = True
         offline = []
@@ -201,6 +200,9 @@ class Upkeep:
             log.dirty.update(dirty)
         if final:
             whole = self._write_final_states() and whole and not offline
+        if offline and log.is_replicated:
+            # The journal keeps what they lack until the next start; a replica cannot write it again.
+            whole = False
         if whole:
             self._carried = await self._carry_over(offline)
             await self.save_checkpoint(since)
@@ -295,7 +297,7 @@ class Upkeep:
     async def save_checkpoint(self, journal_from: int) -> None:
         """Write the checkpoint file: the journal matters from frame `journal_from` on."""
         log = self._log
-        saved = Checkpoint(log.cluster_id, log.epoch, journal_from, dict(log.counters))
+        saved = log.new_checkpoint(journal_from)
         step = 0
         for topic in list(log.topics.values()):
             saved.topics.append(log.record_of(topic))
@@ -308,8 +310,8 @@ class Upkeep:
         for record in saved.topics:
             saved_topic = log.topics.by_id.get(record.id)
             if saved_topic is not None:
-                for partition, (_, point) in zip(log.partitions_of(saved_topic), record.partitions, strict=False):
-                    partition.mark_saved(point)
+                for partition, saved_pair in zip(log.partitions_of(saved_topic), record.partitions, strict=False):
+                    partition.mark_saved(*saved_pair)
                     step += 1
                     if step >= STEP_PARTITIONS:
                         step = 0
@@ -359,6 +361,11 @@ class Upkeep:
             for partition in log.partitions_of(topic):
                 if self._stopping.is_set():
                     return
+                if not log.decides_retention:
+                    # The leader moves the start; what is before it goes on each node by itself.
+                    if partition.loaded and not partition.offline:
+                        self.drop_expired(partition)
+                    continue
                 if topic.deleted or partition.offline or partition.point == partition.start == partition.end:
                     continue
                 try:
@@ -405,7 +412,9 @@ class Upkeep:
         if partition in self.cleaner.busy or partition.topic.deleted:
             return
         segments = partition.segments
-        gone = segments.before(partition.start)
+        # A replica may find again on its disk less than it had heard to be committed: then it has the old start, and
+        # needs what is behind that.
+        gone = segments.before(partition.saved_start if self._log.is_replicated else partition.start)
         if gone:
             partition.write_state()
             freed = segments.drop(gone)

@@ -1,0 +1,101 @@
+"""A replica: a node of a group, and the log of its data directory.
+
+The node says who leads and what is committed; the log has the partitions. Here they meet: what is committed goes to the
+log, and once this node leads and its log has everything from before its leadership, appends become frames. What the
+server does in each role is its own business (`on_role`).
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64encode
+from collections.abc import Callable
+from enum import Enum
+from uuid import UUID
+
+from headrace.cluster.etcd import Etcd
+from headrace.cluster.node import Node, NodeSettings
+from headrace.cluster.records import Node as NodeRecord
+from headrace.log.replicated import ReplicatedLog
+from headrace.log.settings import LogSettings
+from headrace.runtime import Runtime
+
+# Bytes that may wait for the other replicas before appends are refused.
+UNCOMMITTED_MAX_BYTES = 128 << 20
+
+
+class Role(Enum):
+    """What a replica is in its group."""
+
+    FOLLOWER = "follower"
+    LEADER = "leader"
+
+
+class Replica:
+    """One member of a group."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        etcd: Etcd,
+        settings: NodeSettings,
+        log_settings: LogSettings,
+        on_role: Callable[[Role], None],
+        uncommitted_max_bytes: int = UNCOMMITTED_MAX_BYTES,
+    ) -> None:
+        """`on_role` is called on the loop each time the role changes; it begins as a follower."""
+        self.role = Role.FOLLOWER
+        self._on_role = on_role
+        self.node = Node(runtime, etcd, settings, self._on_committed, self._on_deposed, self._on_isr)
+        self.log = ReplicatedLog(
+            runtime,
+            log_settings,
+            self.node.journal,
+            kafka_cluster_id(settings.cluster_id),
+            uncommitted_max_bytes,
+            self._on_applied,
+        )
+
+    async def start(self, host: str, port: int) -> str:
+        """Open the data directory, recover what the last stop left, and listen for other nodes; HOST:PORT of that.
+        Raises OSError, CorruptLog, DataDirectoryInvalid."""
+        await self.log.start()
+        return await self.node.listen(host, port)
+
+    async def join(self, record: NodeRecord) -> None:
+        """Begin to take part. `record` is what the node says of itself in etcd."""
+        await self.node.join(record)
+
+    async def stop(self) -> None:
+        """Take no part any more, and leave the data directory."""
+        await self.node.stop()
+        await self.log.stop()
+
+    # --- what the node reports ---
+
+    def _on_committed(self, sequence: int) -> None:
+        self.log.on_committed(sequence)
+
+    def _on_deposed(self, reason: str) -> None:
+        self.log.follow(reason)
+        self._change(Role.FOLLOWER)
+
+    def _on_isr(self, has_enough: bool) -> None:
+        self.log.set_enough(has_enough)
+
+    def _on_applied(self) -> None:
+        leadership = self.node.leadership
+        if leadership is None or not leadership.serves or self.role is Role.LEADER:
+            return
+        if self.log.frames.applied >= leadership.begin:
+            self.log.lead(leadership.epoch, leadership.append)
+            self._change(Role.LEADER)
+
+    def _change(self, role: Role) -> None:
+        if role is not self.role:
+            self.role = role
+            self._on_role(role)
+
+
+def kafka_cluster_id(cluster_id: str) -> str:
+    """The id of a cluster as Kafka writes one: 22 characters of base64."""
+    return urlsafe_b64encode(UUID(cluster_id).bytes).decode().rstrip("=")

@@ -1,0 +1,133 @@
+"""Three replicas on real disks and sockets with a real etcd: topics, batches and trims are on every one of them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from bench.peers.etcd import EtcdPeers
+from tests.cluster.conftest import Peers
+from tests.cluster.test_etcd_real import answers
+from tests.cluster.test_nodes_real import CLUSTER_ID, GROUP, KEYS, client_of
+from tests.waiting import until
+
+from headrace.cluster import identity
+from headrace.cluster.changes import new_group
+from headrace.cluster.etcd import Swapped
+from headrace.cluster.node import NodeSettings
+from headrace.cluster.records import Cluster, Incarnation
+from headrace.cluster.records import Node as NodeRecord
+from headrace.cluster.replica import Replica, Role
+from headrace.errors import NotLeading
+from headrace.format import records
+from headrace.format.batch import batches_in
+from headrace.log.interface import Partition, TopicSettings, Write
+from headrace.log.settings import LogSettings
+from headrace.runtime.real import real_runtime
+
+pytestmark = pytest.mark.etcd
+
+
+async def start_replica(peers: EtcdPeers, folder: Path, number: int, log: LogSettings | None = None) -> Replica:
+    folder.mkdir(exist_ok=True)
+    runtime, etcd = real_runtime(str(folder)), client_of(peers)
+    found = await identity.start(runtime, etcd, KEYS, GROUP, number)
+    me = Incarnation(number, found.directory_id, found.starts)
+    settings = NodeSettings(CLUSTER_ID, KEYS, GROUP, me, journal_file_bytes=1 << 20)
+    replica = Replica(runtime, etcd, settings, log or LogSettings(), lambda _: None)
+    address = await replica.start("127.0.0.1", 0)
+    await replica.join(NodeRecord(me.directory_id, me.starts, GROUP, "", {"peer": address}, runtime.boot_id, 1, 1))
+    return replica
+
+
+async def begin(peers: EtcdPeers) -> None:
+    etcd = client_of(peers)
+    await until(lambda: answers(etcd))
+    for key, record in ((KEYS.cluster, Cluster(CLUSTER_ID)), (KEYS.group(GROUP), new_group([1, 2, 3], 2))):
+        assert isinstance(await etcd.swap(key, 0, record.encode()), Swapped)
+    await etcd.close()
+
+
+async def leader_of(replicas: dict[int, Replica], least: int) -> tuple[int, Replica]:
+    def found() -> tuple[int, Replica] | None:
+        for number, each in replicas.items():
+            if each.role is Role.LEADER and each.node.group and len(each.node.group.isr) >= least:
+                return number, each
+        return None
+
+    leader = await until(found)
+    assert leader is not None
+    return leader
+
+
+def batch(*values: bytes) -> bytearray:
+    return bytearray(records.build([(1_000, None, value, ()) for value in values]))
+
+
+async def append(replica: Replica, *writes: tuple[Partition, bytes]) -> None:
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def finish(error: Exception | None) -> None:
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    replica.log.append([Write(partition, batch(value)) for partition, value in writes], finish)
+    await done
+
+
+def values_of(partition: Partition) -> list[bytes]:
+    position, found = partition.start, []
+    while position < partition.high_watermark:
+        chunk = partition.read(position, 1 << 30)
+        raw = chunk.read()
+        chunk.release()
+        for at, header in batches_in(raw):
+            found += [record[3] or b"" for record in records.parse(raw[at : at + header.size], 1 << 20)]
+            position = header.last_offset + 1
+    return found
+
+
+async def test_what_is_committed_is_on_every_replica(etcd_peers: Peers, tmp_path: Path) -> None:
+    peers = etcd_peers(1)
+    await begin(peers)
+    replicas = {number: await start_replica(peers, tmp_path / str(number), number) for number in (1, 2, 3)}
+    sent: dict[int, list[bytes]] = {0: [], 1: []}
+    for turn in range(4):
+        number, leader = await leader_of(replicas, 3 if turn == 0 else 2)
+        if turn == 0:
+            await leader.log.create("t", 2, {}, TopicSettings())
+        topic = leader.log.topics["t"]
+        for index in range(50):
+            values = b"%d.%d.a" % (turn, index), b"%d.%d.b" % (turn, index)
+            for partition in topic.partitions:
+                await partition.load()
+            await append(leader, *zip(topic.partitions, values, strict=True))
+            for each in (0, 1):
+                sent[each].append(values[each])
+        for each in (0, 1):
+            assert values_of(topic.partitions[each])[-50:] == sent[each][-50:]
+        if turn == 1:
+            await leader.log.topics["t"].partitions[0].trim(10)
+            del sent[0][:10]
+        if turn == 3:
+            break
+        await leader.stop()
+        with pytest.raises(NotLeading):
+            topic.partitions[0].append(batch(b"too late"))
+        del replicas[number]
+        await leader_of(replicas, 2)
+        replicas[number] = await start_replica(peers, tmp_path / str(number), number)
+        await leader_of(replicas, 3)
+    end = leader.log.frames.committed
+    for replica in replicas.values():
+        await until(lambda replica=replica: replica.log.frames.applied >= end)  # type: ignore[misc]
+        partitions = replica.log.topics["t"].partitions
+        for index in (0, 1):
+            await partitions[index].load()
+            assert values_of(partitions[index]) == sent[index]
+        assert partitions[0].start == 10
+    for replica in replicas.values():
+        await replica.stop()
