@@ -138,6 +138,7 @@ class Raw:
         groups: dict[str, dict[str, str]],
         producers: Sequence[str] = (),
         model: str = "CLUSTERING",
+        kind: str = "TAG",
     ) -> Command:
         """Send a heartbeat with groups, and the expression of each topic that they read."""
         consumers = [
@@ -151,7 +152,7 @@ class Raw:
                         "topic": topic,
                         "subString": expression,
                         "subVersion": 1,
-                        "expressionType": "TAG",
+                        "expressionType": "TAG" if expression == "*" else kind,
                         "tagsSet": [] if expression == "*" else [expression],
                         "codeSet": [] if expression == "*" else [hash_tag(expression)],
                     }

@@ -63,8 +63,6 @@ def test_tags_are_left_out_by_their_hash(raw: Raw, topic: str) -> None:
     answer, found = raw.pulled(topic, subscription="none")
     assert (answer.code, found, positions(answer)) == (Code.PULL_RETRY_IMMEDIATELY, [], (5, 0, 5))
     assert raw.pulled(topic, subscription=" || ")[0].code == Code.SUBSCRIPTION_PARSE_FAILED
-    refused, _ = raw.pulled(topic, subscription="a > 1", expressionType="SQL92")
-    assert refused.code == Code.REQUEST_CODE_NOT_SUPPORTED
 
 
 def test_the_subscription_of_a_heartbeat(raw: Raw, topic: str, group: str) -> None:

@@ -28,10 +28,12 @@ class RocketMqSubscription:
     """What a member reads of a topic."""
 
     expression: str
-    """`*`, or tags with `||` between them."""
+    """`*`, tags with `||` between them, or an expression of another kind."""
     version: int = 0
     tags: frozenset[int] = frozenset()
     """Java's hashes of the tags; none: all messages."""
+    kind: str = "TAG"
+    """Of the expression, by RocketMQ's name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,47 @@
-"""What a consumer wants of a topic, in RocketMQ's words."""
+"""What a consumer wants of a topic, in RocketMQ's words: tags, or an expression of SQL92 on properties."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from headrace.broker.groups.rocketmq_group import RocketMqSubscription
 from headrace.doors.rocketmq.codes import Code
 from headrace.doors.rocketmq.errors import ResponseError
 from headrace.doors.rocketmq.messages import hash_tag
+from headrace.doors.rocketmq.records import properties_of, tag_of
+from headrace.doors.rocketmq.sql92 import InvalidExpression, compile_sql
+from headrace.format.records import Record
 
 ALL = "*"
 TAG = "TAG"
+SQL92 = "SQL92"
 TAGS_MAX = 1_000
+# The parts of an expression that cost about as much as all else that is done for a record.
+PARTS_FREE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFilter:
+    """Which records a consumer wants."""
+
+    accepts: Callable[[Record], bool]
+    cost: int = 1
+    """Of looking at a record, as a multiple of what it costs without an expression."""
 
 
 def parse_subscription(expression: str, kind: str, version: int = 0) -> RocketMqSubscription:
-    """The subscription of an expression: `*`, or tags with `||` between them. Raises ResponseError."""
+    """The subscription of an expression: `*`, tags with `||` between them, or SQL92. Raises ResponseError."""
+    if kind == SQL92:
+        try:
+            compile_sql(expression)
+        except InvalidExpression as error:
+            raise ResponseError(Code.SUBSCRIPTION_PARSE_FAILED, f"{expression[:80]!r} is no SQL92: {error}") from None
+        return RocketMqSubscription(expression, version, kind=SQL92)
     if kind not in (TAG, ""):
         raise ResponseError(
-            Code.REQUEST_CODE_NOT_SUPPORTED, f"expressions of the type {kind[:40]} are not supported. Use tags."
+            Code.REQUEST_CODE_NOT_SUPPORTED,
+            f"expressions of the type {kind[:40]} are not supported. Use {TAG} or {SQL92}.",
         )
     if expression.strip() in (ALL, ""):
         return RocketMqSubscription(ALL, version)
@@ -31,13 +56,29 @@ def parse_subscription(expression: str, kind: str, version: int = 0) -> RocketMq
 
 def describe_subscription(topic: str, subscription: RocketMqSubscription) -> dict[str, object]:
     """A subscription as RocketMQ's tools read it."""
-    tags = [] if subscription.expression == ALL else [tag.strip() for tag in subscription.expression.split("||")]
+    has_tags = subscription.kind == TAG and subscription.expression != ALL
+    tags = [tag.strip() for tag in subscription.expression.split("||")] if has_tags else []
     return {
         "classFilterMode": False,
         "codeSet": sorted(subscription.tags),
-        "expressionType": TAG,
+        "expressionType": subscription.kind,
         "subString": subscription.expression,
         "subVersion": subscription.version,
         "tagsSet": [tag for tag in tags if tag],
         "topic": topic,
     }
+
+
+def filter_of(subscription: RocketMqSubscription) -> RecordFilter:
+    """The filter of a subscription."""
+    if subscription.kind == SQL92:
+        sql = compile_sql(subscription.expression)
+        return RecordFilter(lambda record: sql.accepts(properties_of(record[4])), 2 + sql.parts // PARTS_FREE)
+    tags = subscription.tags
+    if not tags:
+        return _ALL
+    # As RocketMQ hashes: a message without a tag has the hash 0, which no tag is searched by.
+    return RecordFilter(lambda record: (tag := tag_of(record[4])) != "" and hash_tag(tag) in tags)
+
+
+_ALL = RecordFilter(lambda _: True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from headrace.doors.rocketmq import messages
 from headrace.doors.rocketmq.messages import Host, StoredMessage
 from headrace.doors.rocketmq.names import rocketmq_name
 from headrace.doors.rocketmq.records import message_of
+from headrace.doors.rocketmq.subscriptions import RecordFilter
 from headrace.format import records
 from headrace.format.batch import BatchHeader
 from headrace.format.records import Record
@@ -47,21 +47,22 @@ class QueueReader:
         offset: int,
         count_max: int,
         bytes_max: int,
-        accepts: Callable[[Record], bool],
+        wanted: RecordFilter,
         store_host: Host,
     ) -> Found:
         """Messages from an offset on that the reader accepts: at most so many and so large, but one at least if there
         is any among those that are looked at. Raises OffsetOutOfRange."""
         broker = self._broker
         found = Found(offset)
+        looks_max = max(RECORDS_MAX // wanted.cost, 1)
         for header, batch in await batches(broker.runtime, partition, offset, READ_BYTES):
             if header.last_offset < found.next_offset:
                 continue
             if batch is not None:
-                for record in await self._records(header, batch, found.next_offset, RECORDS_MAX - found.looked_at):
+                for record in await self._records(header, batch, found.next_offset, looks_max - found.looked_at):
                     if record[0] < found.next_offset:
                         continue
-                    if accepts(record):
+                    if wanted.accepts(record):
                         message = messages.encode(await self.message(partition, record, store_host))
                         if found.parts and found.size + len(message) > bytes_max:
                             return found
@@ -69,7 +70,7 @@ class QueueReader:
                         found.size += len(message)
                     found.looked_at += 1
                     found.next_offset = record[0] + 1
-                    if len(found.parts) >= count_max or found.looked_at >= RECORDS_MAX:
+                    if len(found.parts) >= count_max or found.looked_at >= looks_max:
                         return found
             found.next_offset = max(found.next_offset, header.last_offset + 1)
         return found

@@ -51,6 +51,7 @@ def of(remoting: Remoting) -> Handlers:
         Request.UNREGISTER_CLIENT: clients.unregister,
         Request.GET_CONSUMER_LIST_BY_GROUP: clients.list,
         Request.END_TRANSACTION: TransactionHandler(remoting).end,
+        Request.CHECK_CLIENT_CONFIG: clients.check,
         Request.LOCK_BATCH_MQ: clients.lock,
         Request.UNLOCK_BATCH_MQ: clients.unlock,
     }

@@ -1,4 +1,5 @@
-"""Clients and their groups: heartbeats (34, 35), lists of members (38), and the locks of orderly consumers (41, 42)."""
+"""Clients and their groups: heartbeats (34, 35), lists of members (38), the locks of orderly consumers (41, 42), and a
+check of their subscriptions (46)."""
 
 from __future__ import annotations
 
@@ -103,6 +104,13 @@ class ClientHandlers:
         if (client := connection.client) is not None:
             kept = {name: each for name, each in client.consumers.items() if name != group}
             connection.client = replace(client, consumers=kept)
+        call.answer()
+
+    def check(self, call: Call) -> None:
+        """CHECK_CLIENT_CONFIG: whether a subscription can be read, which a consumer asks before it starts."""
+        asked = load(call.request.body).get("subscriptionData")
+        if isinstance(asked, dict):
+            parse_subscription(read_text(asked, "subString"), read_text(asked, "expressionType"))
         call.answer()
 
     def list(self, call: Call) -> None:

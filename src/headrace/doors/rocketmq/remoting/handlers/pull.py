@@ -1,16 +1,16 @@
 """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): messages of one queue from an offset on.
 
 A pull that finds nothing waits, if it may: until a message arrives, or its time is up. What is not for the reader's
-tags is left out by Java's hash of the tag; the client, which knows the text, leaves out the rest. A pull that finds
-only such messages is answered at once with the offset behind them, so that the reader gets on.
+tags is left out by Java's hash of the tag; the client, which knows the text, leaves out the rest. What does not meet
+the reader's SQL92 expression is left out, too. A pull that finds only such messages is answered at once with the offset
+behind them, so that the reader gets on.
 
-Left out: SQL92 and class filters.
+Left out: class filters.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headrace.broker.groups.rocketmq_group import RocketMqSubscription
@@ -18,14 +18,11 @@ from headrace.doors.rocketmq.client import BROADCASTING
 from headrace.doors.rocketmq.codes import Code
 from headrace.doors.rocketmq.connection import Call
 from headrace.doors.rocketmq.errors import ResponseError
-from headrace.doors.rocketmq.messages import hash_tag
 from headrace.doors.rocketmq.names import log_name
-from headrace.doors.rocketmq.records import tag_of
 from headrace.doors.rocketmq.remoting.reader import QueueReader
-from headrace.doors.rocketmq.subscriptions import parse_subscription
+from headrace.doors.rocketmq.subscriptions import filter_of, parse_subscription
 from headrace.doors.rocketmq.topics import READ, shape_of
 from headrace.errors import OffsetOutOfRange
-from headrace.format.records import Record
 from headrace.log.interface import Partition, Topic
 
 if TYPE_CHECKING:
@@ -119,7 +116,7 @@ class PullHandler:
                         offset,
                         max(min(call.number("maxMsgNums", 32), MESSAGES_MAX), 1),
                         min(call.number("maxMsgBytes", BYTES_MAX), BYTES_MAX),
-                        _filter_of(subscription),
+                        filter_of(subscription),
                         self._remoting.store_host(connection),
                     )
                 except OffsetOutOfRange:
@@ -249,15 +246,3 @@ _REMARKS = {
 def _finish(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
-
-
-def _filter_of(subscription: RocketMqSubscription) -> Callable[[Record], bool]:
-    tags = subscription.tags
-    if not tags:
-        return _accept_all
-    # As RocketMQ hashes: a message without a tag has the hash 0, which no tag is searched by.
-    return lambda record: (tag := tag_of(record[4])) != "" and hash_tag(tag) in tags
-
-
-def _accept_all(record: Record) -> bool:
-    return True
