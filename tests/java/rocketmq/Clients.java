@@ -11,11 +11,17 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /** RocketMQ's own clients, unchanged: CLASS NAMESRV COMMAND ARGUMENTS. Every line of output begins with a word. */
@@ -31,6 +37,13 @@ public class Clients {
                 case "push": push(namesrv, given[2], given[3], given[4], Integer.parseInt(given[5])); break;
                 case "orderly": orderly(namesrv, given[2], given[3], Integer.parseInt(given[4])); break;
                 case "litepull": litePull(namesrv, given[2], given[3], Integer.parseInt(given[4])); break;
+                case "prepare": prepare(namesrv, given[2], given[3]); break;
+                case "check": check(namesrv, given[2], Integer.parseInt(given[3])); break;
+                case "reply": reply(namesrv, given[2], given[3]); break;
+                case "request": request(namesrv, given[2]); break;
+                case "sql": sql(namesrv, given[2], given[3], given[4], Integer.parseInt(given[5])); break;
+                case "broadcast": broadcast(namesrv, given[2], given[3], Integer.parseInt(given[4])); break;
+                case "timer": timer(namesrv, given[2]); break;
                 default: throw new IllegalArgumentException(given[1]);
             }
         } catch (Throwable error) {
@@ -110,6 +123,162 @@ public class Clients {
         Message message = new Message(topic, "delay", bytes("delayed " + System.currentTimeMillis()));
         message.setDelayTimeLevel(level);
         sent("delay", producer.send(message));
+        producer.shutdown();
+    }
+
+    static TransactionMQProducer transactions(String namesrv, String group, TransactionListener listener)
+        throws Exception {
+        TransactionMQProducer producer = new TransactionMQProducer(group);
+        producer.setNamesrvAddr(namesrv);
+        producer.setSendMsgTimeout(20000);
+        producer.setTransactionListener(listener);
+        producer.start();
+        return producer;
+    }
+
+    /** Commits one message, rolls one back, and then stands still in the local transaction of the others. */
+    static void prepare(String namesrv, String group, String topic) throws Exception {
+        TransactionMQProducer producer = transactions(namesrv, group, new TransactionListener() {
+            public LocalTransactionState executeLocalTransaction(Message message, Object given) {
+                String body = new String(message.getBody(), StandardCharsets.UTF_8);
+                if (body.equals("now")) {
+                    return LocalTransactionState.COMMIT_MESSAGE;
+                }
+                if (body.equals("never")) {
+                    return LocalTransactionState.ROLLBACK_MESSAGE;
+                }
+                if (!body.equals("last")) {
+                    return LocalTransactionState.UNKNOW;
+                }
+                System.out.println("STARTED");
+                try {
+                    Thread.sleep(1000 * SECONDS);
+                } catch (InterruptedException end) {
+                    Thread.currentThread().interrupt();
+                }
+                return LocalTransactionState.UNKNOW;
+            }
+
+            public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                return LocalTransactionState.UNKNOW;
+            }
+        });
+        for (String body : new String[] {"now", "never", "commit", "rollback", "last"}) {
+            producer.sendMessageInTransaction(new Message(topic, "t", bytes(body)), null);
+        }
+    }
+
+    /** Another producer of the group: it knows nothing the first time it is asked, then decides by the body. */
+    static void check(String namesrv, String group, int count) throws Exception {
+        CountDownLatch left = new CountDownLatch(count);
+        ConcurrentHashMap<String, AtomicInteger> asked = new ConcurrentHashMap<>();
+        TransactionMQProducer producer = transactions(namesrv, group, new TransactionListener() {
+            public LocalTransactionState executeLocalTransaction(Message message, Object given) {
+                return LocalTransactionState.UNKNOW;
+            }
+
+            public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                String body = new String(message.getBody(), StandardCharsets.UTF_8);
+                System.out.println("ASKED " + body + " " + message.getTopic() + " " + message.getTransactionId());
+                left.countDown();
+                if (asked.computeIfAbsent(body, key -> new AtomicInteger()).incrementAndGet() == 1) {
+                    return LocalTransactionState.UNKNOW;
+                }
+                return body.equals("rollback") ? LocalTransactionState.ROLLBACK_MESSAGE
+                    : LocalTransactionState.COMMIT_MESSAGE;
+            }
+        });
+        finish(left);
+        // What was answered last is one-way: a request on the same connection is answered after it.
+        Thread.sleep(500);
+        producer.shutdown();
+    }
+
+    /** Replies to one request. */
+    static void reply(String namesrv, String group, String topic) throws Exception {
+        DefaultMQProducer producer = producer(namesrv);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        consumer.setNamesrvAddr(namesrv);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, "*");
+        CountDownLatch left = new CountDownLatch(1);
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            for (MessageExt message : messages) {
+                try {
+                    String body = "re: " + new String(message.getBody(), StandardCharsets.UTF_8);
+                    sent("reply", producer.send(MessageUtil.createReplyMessage(message, bytes(body)), 20000));
+                } catch (Exception error) {
+                    error.printStackTrace(System.out);
+                }
+                left.countDown();
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        System.out.println("STARTED");
+        finish(left);
+        consumer.shutdown();
+        producer.shutdown();
+    }
+
+    static void request(String namesrv, String topic) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer("askers");
+        producer.setNamesrvAddr(namesrv);
+        producer.start();
+        Message reply = producer.request(new Message(topic, bytes("question")), 1000 * SECONDS);
+        System.out.println("REPLY " + new String(reply.getBody(), StandardCharsets.UTF_8));
+        producer.shutdown();
+    }
+
+    static void sql(String namesrv, String group, String topic, String expression, int count) throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        consumer.setNamesrvAddr(namesrv);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, MessageSelector.bySql(expression));
+        consume(consumer, count);
+    }
+
+    static void broadcast(String namesrv, String group, String topic, int count) throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        consumer.setNamesrvAddr(namesrv);
+        // The class of the model lies in another package in each of the versions.
+        for (java.lang.reflect.Method method : DefaultMQPushConsumer.class.getMethods()) {
+            if (method.getName().equals("setMessageModel")) {
+                method.invoke(consumer, method.getParameterTypes()[0].getField("BROADCASTING").get(null));
+            }
+        }
+        consumer.setInstanceName(java.util.UUID.randomUUID().toString());
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, "*");
+        consume(consumer, count);
+    }
+
+    static void consume(DefaultMQPushConsumer consumer, int count) throws Exception {
+        CountDownLatch left = new CountDownLatch(count);
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            for (MessageExt message : messages) {
+                got(message);
+                left.countDown();
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        System.out.println("STARTED");
+        finish(left);
+        consumer.shutdown();
+    }
+
+    /** A message for two seconds on, with a trace. */
+    static void timer(String namesrv, String topic) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer("timers", null, true, null);
+        producer.setNamesrvAddr(namesrv);
+        producer.setSendMsgTimeout(20000);
+        producer.start();
+        long now = System.currentTimeMillis();
+        Message message = new Message(topic, "timer", bytes("timed " + now));
+        MessageAccessor.putProperty(message, "TIMER_DELAY_MS", "2000");
+        sent("timer", producer.send(message));
+        // The trace is sent when the producer ends, at the latest.
         producer.shutdown();
     }
 

@@ -82,6 +82,7 @@ def got(lines: list[str]) -> list[Got]:
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
     flags = ("--rocketmq", "127.0.0.1:0", "--rocketmq-namesrv", "127.0.0.1:0", "--rocketmq-delay-levels", LEVELS)
+    flags += ("--half-timeout-ms", "500", "--half-check-interval-ms", "1000")
     with ServeProcess(tmp_path_factory.mktemp("rocketmq") / "data", *flags) as serving:
         yield serving
         # A clean stop is part of what is tested.
@@ -207,3 +208,65 @@ def test_sent_by_kafka_and_consumed_with_tags(clients: Clients, serving: ServePr
     found = got(clients("push", f"{topic}-g", topic, "red", 10))
     assert sorted(each.body for each in found) == sorted(f"kafka-{number}" for number in range(1, 20, 2))
     assert {each.tags for each in found} == {"red"}
+
+
+def test_another_producer_decides_after_the_first_was_killed(
+    clients: Clients, serving: ServeProcess, topic: str
+) -> None:
+    group = f"{topic}-p"
+    producer = clients.start("prepare", group, topic)
+    producer.kill()
+    producer.wait(SECONDS)
+    # Each is asked about twice: the first answer is that nothing is known.
+    asked = [line.split() for line in clients("check", group, 6) if line.startswith("ASKED ")]
+    assert sorted(words[1] for words in asked[:6]) == sorted(["commit", "rollback", "last"] * 2)
+    assert {words[2] for words in asked} == {topic}
+    found = got(clients("push", f"{topic}-g", topic, "*", 3))
+    assert sorted(each.body for each in found) == ["commit", "last", "now"]
+
+
+def test_a_request_gets_its_reply(clients: Clients, serving: ServeProcess, topic: str) -> None:
+    with Raw(serving.addresses["rocketmq"]) as raw:
+        raw.ask(
+            Request.UPDATE_AND_CREATE_TOPIC,
+            {"topic": topic, "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6},
+        )
+    replier = clients.start("reply", f"{topic}-g", topic)
+    assert "REPLY re: question" in clients("request", topic)
+    assert "SENT reply SEND_OK" in replier.communicate(timeout=SECONDS)[0]
+
+
+def test_sql92_filters(clients: Clients, serving: ServeProcess, topic: str) -> None:
+    with Raw(serving.addresses["rocketmq"]) as raw:
+        for number in range(10):
+            raw.sent(topic, b"%d" % number, properties={"n": str(number), "UNIQ_KEY": f"{number:032X}"})
+    found = got(clients("sql", f"{topic}-g", topic, "n BETWEEN 3 AND 5 OR n = '9'", 4))
+    assert sorted(each.body for each in found) == ["3", "4", "5", "9"]
+
+
+def test_every_client_of_a_broadcast_gets_every_message(clients: Clients, serving: ServeProcess, topic: str) -> None:
+    with Raw(serving.addresses["rocketmq"]) as raw:
+        for queue in range(4):
+            raw.sent(topic, b"%d" % queue, queue=queue, properties={"UNIQ_KEY": f"{queue:032X}"})
+        others = [clients.start("broadcast", f"{topic}-g", topic, 4) for _ in range(2)]
+        for other in others:
+            lines = other.communicate(timeout=SECONDS)[0].splitlines()
+            assert sorted(each.body for each in got(lines)) == ["0", "1", "2", "3"]
+
+
+def test_messages_for_a_time_and_their_trace(clients: Clients, serving: ServeProcess, topic: str) -> None:
+    clients("timer", topic)
+    lines = clients("push", f"{topic}-g", topic, "*", 1)
+    (at,) = (int(line.split()[1]) for line in lines if line.startswith("AT "))
+    (message,) = got(lines)
+    assert at - int(message.body.split()[1]) >= 2_000
+    with Raw(serving.addresses["rocketmq"]) as raw:
+        traces = [each for queue in range(8) for each in _read(raw, "RMQ_SYS_TRACE_TOPIC", queue)]
+    (trace,) = (each for each in traces if topic.encode() in each)
+    assert trace.startswith(b"Pub\x01")
+
+
+def _read(raw: Raw, topic: str, queue: int) -> list[bytes]:
+    if raw.ask(Request.GET_MAX_OFFSET, {"topic": topic, "queueId": queue}).code:
+        return []
+    return [each.body for each in raw.read(topic, queue)]

@@ -54,7 +54,7 @@ class RocketMqDoor:
         from headrace.doors.rocketmq.remoting.listener import Remoting
 
         context, settings = self._context, self.settings
-        topics = RocketMqTopics(context.broker, settings.rocketmq_topic_queues)
+        topics = RocketMqTopics(context.broker, settings.rocketmq_topic_queues, settings.rocketmq_cluster)
         producers = ProducerGroups(context.broker.prepared.check_back)
         if settings.rocketmq != "off":
             remoting = Remoting(context, self._presence, topics, producers)

@@ -54,6 +54,11 @@ def _rocketmq_name(name: str) -> str:
     return name.replace(_PIPE, "|").replace(".", "%")
 
 
+def reply_topic(cluster: str) -> str:
+    """The topic to which consumers address the replies to requests; the broker passes them on and stores none."""
+    return f"{cluster}_REPLY_TOPIC"
+
+
 def retry_topic(group: str) -> str:
     """The topic from which a group gets messages again, by RocketMQ's name."""
     return RETRY + group

@@ -34,6 +34,8 @@ RETRY_TOPIC = "RETRY_TOPIC"
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 UNIQUE_KEY = "UNIQ_KEY"
 REAL_TOPIC = "REAL_TOPIC"
+REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
+CLUSTER = "CLUSTER"
 REAL_QUEUE = "REAL_QID"
 # When a message is to be delivered: after seconds, after milliseconds, at a time; the first that is there counts.
 TIMER_SECONDS = "TIMER_DELAY_SEC"

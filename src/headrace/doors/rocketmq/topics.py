@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from headrace.broker.broker import Broker
 from headrace.doors.rocketmq.codes import Code
 from headrace.doors.rocketmq.errors import ResponseError
-from headrace.doors.rocketmq.names import DEAD, DEFAULT_TOPIC, RETRY, log_name, retry_topic, rocketmq_name
+from headrace.doors.rocketmq.names import DEAD, DEFAULT_TOPIC, RETRY, log_name, reply_topic, retry_topic, rocketmq_name
 from headrace.errors import InvalidTopic
 from headrace.log.interface import Partition, Topic
 
@@ -58,9 +58,10 @@ def shape_of(topic: Topic) -> TopicShape:
 class RocketMqTopics:
     """The broker's topics by RocketMQ's names."""
 
-    def __init__(self, broker: Broker, queues_max: int) -> None:
+    def __init__(self, broker: Broker, queues_max: int, cluster: str) -> None:
         self._broker = broker
         self._queues_max = queues_max
+        self._reply_topic = reply_topic(cluster)
 
     def names(self) -> Iterator[str]:
         """Every topic that RocketMQ can name."""
@@ -93,7 +94,7 @@ class RocketMqTopics:
             return shape_of(topic)
         if name == DEFAULT_TOPIC and self._broker.config.auto_create_topics:
             return TopicShape(self._queues_max, self._queues_max, READ | WRITE | INHERIT)
-        return RETRY_SHAPE if self.is_expected(name) else None
+        return RETRY_SHAPE if name == self._reply_topic or self.is_expected(name) else None
 
     async def open(self, name: str, queues: int) -> Topic:
         """The topic of that name, which is made, with so many queues, where a message may make it. Raises ResponseError

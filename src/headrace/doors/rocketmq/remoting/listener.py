@@ -44,6 +44,8 @@ class Remoting(RemotingListener):
         self.presence = presence
         self.topics = topics
         self.producers = producers
+        self.clients: dict[str, RemotingConnection] = {}
+        """The connection by which each client sent its last heartbeat, by the client's id."""
         self.transactions = Transactions(self.broker)
         self._delay_levels = parse_levels(self.settings.rocketmq_delay_levels)
         self.sender = RemotingSender(self)

@@ -16,6 +16,7 @@ from headrace.doors.rocketmq.remoting.handlers.offsets import OffsetHandlers
 from headrace.doors.rocketmq.remoting.handlers.progress import ProgressHandlers
 from headrace.doors.rocketmq.remoting.handlers.pull import PullHandler
 from headrace.doors.rocketmq.remoting.handlers.recall import RecallHandler
+from headrace.doors.rocketmq.remoting.handlers.reply import ReplyHandler
 from headrace.doors.rocketmq.remoting.handlers.reset import ResetHandler
 from headrace.doors.rocketmq.remoting.handlers.send import SendHandler
 from headrace.doors.rocketmq.remoting.handlers.topics import TopicHandlers
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 def of(remoting: Remoting) -> Handlers:
     """The handlers of a broker's requests."""
-    send, pull = SendHandler(remoting), PullHandler(remoting)
+    send, pull, reply = SendHandler(remoting), PullHandler(remoting), ReplyHandler(remoting)
     offsets, clients = OffsetHandlers(remoting), ClientHandlers(remoting)
     lookup = LookupHandlers(remoting)
     return {
@@ -36,6 +37,8 @@ def of(remoting: Remoting) -> Handlers:
         Request.SEND_MESSAGE: send.handle,
         Request.SEND_MESSAGE_V2: send.handle,
         Request.SEND_BATCH_MESSAGE: send.handle,
+        Request.SEND_REPLY_MESSAGE: reply.handle,
+        Request.SEND_REPLY_MESSAGE_V2: reply.handle,
         Request.RECALL_MESSAGE: RecallHandler(remoting).handle,
         Request.PULL_MESSAGE: pull.handle,
         Request.LITE_PULL_MESSAGE: pull.handle,

@@ -47,6 +47,8 @@ class ClientHandlers:
         connection.heartbeat = self._remoting.loop.time()
         if connection.memberships is None:
             connection.memberships = Memberships(self._groups)
+            connection.on_lost.append(lambda: self._forget(client_id, connection))
+        self._remoting.clients[client_id] = connection
         await self._remoting.broker.rocketmq.load()
         self._join_producers(call, client_id, beat)
         # Of one that may not consume the pulls are refused, as by RocketMQ.
@@ -77,6 +79,10 @@ class ClientHandlers:
         if refused is not None:
             raise refused
         call.answer()
+
+    def _forget(self, client_id: str, connection: RemotingConnection) -> None:
+        if self._remoting.clients.get(client_id) is connection:
+            del self._remoting.clients[client_id]
 
     def _join_producers(self, call: Call, client_id: str, beat: dict[str, Any]) -> None:
         groups = [read_text(each, "groupName") for each in read_objects(beat, "producerDataSet", GROUPS_MAX)]

@@ -6,7 +6,7 @@ be made, loaded, unpacked off the loop, delayed or let in first goes the way of 
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +28,11 @@ from headrace.doors.rocketmq.messages import (
 from headrace.doors.rocketmq.names import DEFAULT_TOPIC, RETRY, dead_letter_topic, log_name
 from headrace.doors.rocketmq.recall import RecallHandle, due_ms
 from headrace.doors.rocketmq.records import (
+    CLUSTER,
     DELAY,
     REAL_QUEUE,
     REAL_TOPIC,
+    REPLY_TO_CLIENT,
     TIMERS,
     UNIQUE_KEY,
     headers_of,
@@ -59,11 +61,17 @@ _SHORT = {
     "reconsumeTimes": "j",
     "maxReconsumeTimes": "l",
     "batch": "m",
+    "unitMode": "k",
 }
 _LONG = {name: name for name in _SHORT}
 _DELAYS = TIMERS | {DELAY}
 # What a record takes beside its body and properties, generously.
 ROW_BYTES = 200
+
+
+def field_names(code: int) -> Mapping[str, str]:
+    """The names of the fields of a request."""
+    return _LONG if code in (Request.SEND_MESSAGE, Request.SEND_REPLY_MESSAGE) else _SHORT
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +141,7 @@ class SendHandler:
     # --- the request --------------------------------------------------------------------------------------------------
 
     def _parse(self, call: Call) -> SendRequest:
-        names = _LONG if call.request.code == Request.SEND_MESSAGE else _SHORT
+        names = field_names(call.request.code)
         text = call.text(names["properties"], "")
         body = call.request.body
         limit = self._remoting.settings.rocketmq_max_message_size
@@ -145,6 +153,9 @@ class SendHandler:
         if len(text) > PROPERTIES_BYTES_MAX or len(text.encode()) > PROPERTIES_BYTES_MAX:
             raise ResponseError(Code.MESSAGE_ILLEGAL, f"the properties have more than {PROPERTIES_BYTES_MAX} bytes")
         properties = read_properties(text)
+        if REPLY_TO_CLIENT in properties:
+            # By it the consumer knows where a reply goes.
+            properties[CLUSTER] = self._remoting.settings.rocketmq_cluster
         sys_flag = call.number(names["sysFlag"], 0)
         request = SendRequest(
             topic=call.text(names["topic"]),
