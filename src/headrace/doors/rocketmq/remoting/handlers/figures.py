@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 from typing import TYPE_CHECKING
 
 from headrace.broker.dynamic_config import DYNAMIC, Scope
@@ -21,6 +22,7 @@ from headrace.doors.rocketmq.frames import dump
 from headrace.doors.rocketmq.names import rocketmq_name
 from headrace.doors.rocketmq.remoting.paging import describe_version
 from headrace.doors.rocketmq.remoting.rates import Rates
+from headrace.doors.rocketmq.remoting.reader import QueueReader
 from headrace.doors.rocketmq.topics import READ, WRITE
 from headrace.errors import InvalidBrokerConfig
 from headrace.log.interface import Topic
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 # Topics that are added up before the loop has its turn.
 STEP_TOPICS = 500
+# Queues whose first message is looked at for the oldest of all.
+EARLIEST_QUEUES = 64
 CONFIG_BYTES_MAX = 65_536
 # The version of RocketMQ that answers name, in words.
 VERSION_NAME = "V5_5_0"
@@ -51,16 +55,19 @@ class FigureHandlers:
     def __init__(self, remoting: Remoting, rates: Rates) -> None:
         self._remoting = remoting
         self._broker = remoting.broker
+        self._reader = QueueReader(remoting)
         self._rates = rates
         self._started_ms = self._broker.runtime.clock.now_ms()
-        self._before: tuple[int, int] | None = None
-        """Messages put and consumed when they were first looked at."""
+        # What there was at the start, and when it was first looked at: groups are read as they are needed.
+        self._put_before = sum(map(_count, self._broker.topics.all.values()))
+        self._consumed_before: int | None = None
 
     async def runtime(self, call: Call) -> None:
         """GET_BROKER_RUNTIME_INFO."""
         broker = self._broker
         put, consumed = await self._put(), sum(each[3] for each in broker.groups.committed_offsets())
-        before = self._before = self._before or (put, consumed)
+        if self._consumed_before is None:
+            self._consumed_before = consumed
         free, used = broker.runtime.disk.free_bytes(), sum(each.bytes_in for each in broker.metrics.topics.values())
         timer = broker.timer
         seconds = (broker.runtime.clock.now_ms() - self._started_ms) // 1000
@@ -75,16 +82,16 @@ class FigureHandlers:
             "commitLogDirCapacity": f"Free : {free / (1 << 30):.1f} GiB.",
             "commitLogDiskRatio": "0.0",
             "consumeQueueDiskRatio": "0.0",
-            "earliestMessageTimeStamp": "-1",
+            "earliestMessageTimeStamp": str(await self._earliest()),
             "getTransferredTps": f"{get_rate} {get_rate} {get_rate}",
             "getFoundTps": f"{get_rate} {get_rate} {get_rate}",
             "getTotalTps": f"{get_rate} {get_rate} {get_rate}",
-            "msgGetTotalTodayMorning": str(before[1]),
+            "msgGetTotalTodayMorning": str(self._consumed_before),
             "msgGetTotalTodayNow": str(consumed),
-            "msgGetTotalYesterdayMorning": str(before[1]),
-            "msgPutTotalTodayMorning": str(before[0]),
+            "msgGetTotalYesterdayMorning": str(self._consumed_before),
+            "msgPutTotalTodayMorning": str(self._put_before),
             "msgPutTotalTodayNow": str(put),
-            "msgPutTotalYesterdayMorning": str(before[0]),
+            "msgPutTotalYesterdayMorning": str(self._put_before),
             "putMessageSizeTotal": str(used),
             "putMessageTimesTotal": str(put),
             "putTps": f"{put_rate} {put_rate} {put_rate}",
@@ -100,11 +107,26 @@ class FigureHandlers:
         """The messages that all topics ever took."""
         total = 0
         for count, topic in enumerate(list(self._broker.topics.all.values()), 1):
-            if rocketmq_name(topic.name) is not None:
-                total += sum(partition.end for partition in topic.partitions)
+            total += _count(topic)
             if count % STEP_TOPICS == 0:
                 await asyncio.sleep(0)
         return total
+
+    async def _earliest(self) -> int:
+        """When the oldest message was stored, of the first queues that are in use; -1 where there is none."""
+        in_use = (
+            partition
+            for topic in list(self._broker.topics.all.values())
+            if rocketmq_name(topic.name) is not None
+            for partition in topic.partitions
+            if partition.loaded and partition.start < partition.last_stable
+        )
+        times = []
+        for partition in itertools.islice(in_use, EARLIEST_QUEUES):
+            record = await self._reader.at(partition, partition.start)
+            if record is not None:
+                times.append(record[1])
+        return min(times, default=-1)
 
     async def stats(self, call: Call) -> None:
         """VIEW_BROKER_STATS_DATA."""
@@ -205,6 +227,11 @@ class FigureHandlers:
             given[RETENTION_MS] = str(int(hours) * HOUR_MS)
         await self._broker.dynamic.alter(Scope.BROKER, "", lambda before: {**before, **given})
         call.answer()
+
+
+def _count(topic: Topic) -> int:
+    """The messages that a topic ever took, if RocketMQ's clients see it."""
+    return sum(partition.end for partition in topic.partitions) if rocketmq_name(topic.name) is not None else 0
 
 
 def _write(value: object) -> str:
