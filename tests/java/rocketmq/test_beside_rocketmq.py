@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from bench.peers import Missing
 from bench.peers.rocketmq import RocketMq
@@ -22,23 +24,28 @@ DIFFERENCES = {
 
 
 def test_the_answers_are_rocketmqs() -> None:
+    compare(Steps, DIFFERENCES)
+
+
+def compare(steps: type[Steps], differences: Mapping[str, tuple[object, object]]) -> None:
+    """Take the steps here and at RocketMQ: the answers are the same, but for what is listed."""
     any_port = "127.0.0.1:0"
     try:
         peer = RocketMq(LEVELS)
     except Missing as reason:
         pytest.skip(str(reason))
     with headrace.Broker(rocketmq=any_port, rocketmq_namesrv=any_port, rocketmq_delay_levels=LEVELS) as broker:
-        own = Steps(broker.rocketmq, broker.rocketmq_namesrv).run()
+        own = steps(broker.rocketmq, broker.rocketmq_namesrv).run()
     try:
         peer.start()
-        beside = Steps(f"127.0.0.1:{peer.port}", f"127.0.0.1:{peer.namesrv_port}").run()
+        beside = steps(f"127.0.0.1:{peer.port}", f"127.0.0.1:{peer.namesrv_port}").run()
     finally:
         peer.stop()
     assert list(own) == list(beside)
     assert {
-        name: (own[name], beside[name]) for name in own if name not in DIFFERENCES and own[name] != beside[name]
+        name: (own[name], beside[name]) for name in own if name not in differences and own[name] != beside[name]
     } == {}
-    for name, (here, there) in DIFFERENCES.items():
+    for name, (here, there) in differences.items():
         assert _holds(here, own[name]), name
         assert _holds(there, beside[name]), name
 
