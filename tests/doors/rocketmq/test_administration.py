@@ -74,6 +74,28 @@ def test_statistics_of_a_topic(raw: Raw, topic: str) -> None:
         assert refused.code == Code.SYSTEM_ERROR
 
 
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+ASKED = (
+    *range(17, 29),
+    *range(200, 230),
+    *range(300, 330),
+    *range(340, 355),
+)
+NAMES = ("topic", "group", "consumerGroup", "producerGroup", "groupName", "srcGroup", "destGroup", "statsName")
+NAMES += ("statsKey", "clientId", "msgId", "offset", "queueId", "timestamp", "topicSeq", "maxTopicNum", "groupSeq")
+NAMES += ("maxGroupNum", "compareGroup", "filterGroups", "topicList", "readQueueNums", "writeQueueNums", "perm")
+
+
+@pytest.mark.parametrize("value", [None, "", "-1", "nothing", "%", "9" * 30, "x" * 300])
+@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"groupConfigList":1}', b"\xff"])
+def test_requests_that_make_no_sense(raw: Raw, value: str | None, body: bytes) -> None:
+    fields = {} if value is None else dict.fromkeys(NAMES, value)
+    for code in ASKED:
+        answer = raw.ask(code, fields, body)
+        assert "broker's log" not in (answer.remark or ""), code
+
+
 # --- progress ---------------------------------------------------------------------------------------------------------
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.doors.rocketmq.client import Raw
 from tests.doors.rocketmq.test_lookup import only, send_back
+from tests.serve_process import ServeProcess
 
 import headrace
 from headrace.doors.rocketmq.codes import Code, Request
@@ -105,6 +107,16 @@ def test_positions_are_deleted_with_a_group_without_members(raw: Raw, topic: str
     assert raw.ask(Request.DELETE_SUBSCRIPTIONGROUP, delete).code == Code.SUCCESS
     assert raw.ask(Request.QUERY_CONSUMER_OFFSET, place).fields == {"offset": "0"}
     assert group not in groups(raw)
+
+
+def test_settings_survive_a_kill(tmp_path: Path) -> None:
+    flags = ("--rocketmq", "127.0.0.1:0", "--rocketmq-namesrv", "off")
+    with ServeProcess(tmp_path / "data", *flags) as serving:
+        with Raw(serving.addresses["rocketmq"]) as raw:
+            assert update(raw, "g", retryMaxTimes=7) == Code.SUCCESS
+        serving.kill()
+    with ServeProcess(tmp_path / "data", *flags) as serving, Raw(serving.addresses["rocketmq"]) as raw:
+        assert groups(raw)["g"]["retryMaxTimes"] == 7
 
 
 def test_groups_that_must_be_made_first() -> None:

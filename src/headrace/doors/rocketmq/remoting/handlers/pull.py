@@ -193,7 +193,11 @@ class PullHandler:
 
     def _check_group(self, call: Call, group: str) -> None:
         """Whether the group may consume. Raises ResponseError."""
-        settings = self._remoting.existing_group(group)
+        settings = self._broker.rocketmq.groups.get(group)
+        if settings is None:
+            if not self._remoting.settings.rocketmq_auto_create_groups:
+                self._remoting.existing_group(group)
+            return
         client = call.connection.client
         consumption = None if client is None else client.consumers.get(group)
         if not settings.may_consume:
