@@ -81,10 +81,19 @@ def test_a_member_is_asked_and_its_answer_passed_on(broker: headrace.Broker, raw
         waiting = raw.send(Request.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": topic, "group": group})
         member.reply(member.wait_until_asked(), body=POSITIONS)
         assert load_tables(raw.answer(waiting).body)["consumerTable"] == {"one": {"t:0": 7}}
-        # A client that has gone owes nothing.
-        waiting = raw.send(Request.GET_CONSUMER_RUNNING_INFO, to)
-        member.wait_until_asked()
-    assert raw.answer(waiting).code == Code.CONSUME_MSG_TIMEOUT
+
+
+def test_a_member_that_goes_owes_nothing() -> None:
+    day_ms = 86_400_000
+    with (
+        headrace.Broker(rocketmq="127.0.0.1:0", rocketmq_client_timeout_ms=day_ms) as broker,
+        Raw(broker.rocketmq) as raw,
+    ):
+        with consumer(broker, "g", "t") as member:
+            waiting = raw.send(Request.GET_CONSUMER_RUNNING_INFO, {"consumerGroup": "g", "clientId": "one"})
+            member.wait_until_asked()
+        answer = raw.answer(waiting)
+        assert (answer.code, "has closed" in (answer.remark or "")) == (Code.CONSUME_MSG_TIMEOUT, True)
 
 
 def test_a_member_that_does_not_answer() -> None:
