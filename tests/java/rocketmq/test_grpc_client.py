@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from tests.doors.rocketmq.grpc.test_send import read_all
 from tests.serve_process import ServeProcess
 from tests.waiting import wait_until
 
+from headrace.doors.rocketmq.codes import Request
 from headrace.doors.rocketmq.messages import read_properties
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
@@ -103,3 +105,46 @@ def test_transactions_end_or_are_asked_about(clients: Clients, serving: ServePro
     with Raw(serving.addresses["rocketmq"]) as raw:
         wait_until(lambda: len(read_all(raw, topic)) == 2)
         assert {each.body for each in read_all(raw, topic)} == {b"committed", b"yes-left"}
+
+
+def got(lines: list[str]) -> list[Got]:
+    return [Got(*line[4:].split("|", 7)) for line in lines if line.startswith("GOT ")]
+
+
+def test_simple_and_push_consumers(clients: Clients, topic: str) -> None:
+    clients("send", topic)
+    found = got(clients("simple", f"{topic}-simple", topic, "*", len(BODIES)))
+    assert {each.body for each in found} == BODIES
+    (first,) = (each for each in found if each.body == "sync-0")
+    assert (first.tag, first.keys, first.color, first.attempt) == ("even", "all,key0", "blå", "1")
+    tagged = got(clients("simple", f"{topic}-tags", topic, "even || none", 2))
+    assert {each.body for each in tagged} == {"sync-0", "sync-2"}
+    pushed = got(clients("push", f"{topic}-push", topic, "*", len(BODIES)))
+    assert {each.body for each in pushed} == BODIES
+
+
+@pytest.mark.parametrize("kind", ["simple", "push"])
+def test_what_fails_comes_again(clients: Clients, serving: ServeProcess, topic: str, kind: str) -> None:
+    with Raw(serving.addresses["rocketmq"]) as raw:
+        for body in (b"again", b"one"):
+            raw.sent(topic, body, properties={"UNIQ_KEY": uuid4().hex.upper()})
+        settings = {"groupName": f"{topic}-g", "retryMaxTimes": 2}
+        raw.ask(Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, json.dumps(settings).encode())
+        found = got(clients(kind, f"{topic}-g", topic, "*", 3))
+        assert sorted((each.body, each.attempt) for each in found) == [("again", "1"), ("again", "2"), ("one", "1")]
+        if kind == "push":
+            raw.sent(topic, b"dead", properties={"UNIQ_KEY": uuid4().hex.upper()})
+            dead = got(clients(kind, f"{topic}-g", topic, "*", 3))
+            assert [(each.body, each.attempt) for each in dead] == [("dead", "1"), ("dead", "2"), ("dead", "3")]
+            wait_until(lambda: list(raw.read(f"%DLQ%{topic}-g")))
+
+
+def test_an_orderly_group(clients: Clients, serving: ServeProcess, topic: str) -> None:
+    with Raw(serving.addresses["rocketmq"]) as raw:
+        settings = {"groupName": f"{topic}-g", "consumeMessageOrderly": True}
+        raw.ask(Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, json.dumps(settings).encode())
+    clients("fifo", topic, 30)
+    found = got(clients("push", f"{topic}-g", topic, "*", 30))
+    for number in range(3):
+        in_order = [int(each.body) for each in found if each.group == f"group-{number}"]
+        assert in_order == list(range(number, 30, 3))

@@ -49,11 +49,15 @@ class RawGrpc:
 
     def stream(self, method: str, **fields: Any) -> list[Any]:
         """All answers to one request."""
+        return list(self.begin(method, **fields))
+
+    def begin(self, method: str, **fields: Any) -> Any:
+        """Ask for a stream of answers."""
         request = getattr(service, f"{method}Request")(**fields)
         call = self._channel.unary_stream(
             SERVICE + method, type(request).SerializeToString, getattr(service, f"{method}Response").FromString
         )
-        return list(call(request, metadata=self.metadata, timeout=SECONDS))
+        return call(request, metadata=self.metadata, timeout=SECONDS)
 
     def raw(self, method: str, body: bytes) -> Any:
         """The answer to whatever bytes."""

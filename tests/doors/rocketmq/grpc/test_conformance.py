@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import grpc
-from tests.doors.adapter import Client, DoorRefused
+from tests.doors.adapter import Client, Consumer, Delivery, DoorRefused
 from tests.doors.conformance import Conformance
 from tests.doors.rocketmq.grpc.client import RawGrpc, message
+from tests.doors.rocketmq.grpc.test_receive import Consumer as Receiving
+from tests.waiting import wait_until
 
 from headrace.doors.rocketmq.grpc.protocol import Code, definition
 
@@ -47,10 +49,31 @@ class GrpcClient(Client):
             raise DoorRefused(f"{Code.Name(status.code)} {status.message}")
 
 
+class GrpcConsumer(Consumer):
+    def __init__(self, address: str, topic: str, queue: str) -> None:
+        self._consumer = Receiving(address, queue, topic)
+
+    def take(self) -> Delivery:
+        found: list[Any] = []
+        wait_until(lambda: found.extend(self._consumer.receive(1, invisible=10)[1]) or found)
+        system = found[0].system_properties
+        return Delivery(found[0].body, system.delivery_attempt, found[0])
+
+    def finish(self, delivery: Delivery) -> None:
+        self._consumer.ack([delivery.handle])
+
+    def requeue(self, delivery: Delivery) -> None:
+        self._consumer.change(delivery.handle.system_properties.receipt_handle, 0)
+
+    def close(self) -> None:
+        self._consumer.raw.__exit__()
+
+
 class TestRocketMqGrpc(Conformance):
     door = "rocketmq-grpc"
     flags = ("--rocketmq-grpc", "127.0.0.1:0")
     client = GrpcClient
+    consumer = GrpcConsumer
     errors: ClassVar = {
         "full": "TOO_MANY_REQUESTS",
         "too large": "MESSAGE_BODY_TOO_LARGE",
@@ -59,7 +82,6 @@ class TestRocketMqGrpc(Conformance):
     }
     lacks: ClassVar = {
         "partitions": "a send names no queue",
-        "queues": "receiving comes later",
         "slow readers": "grpcio sends no more than a client's window takes",
     }
     idle_flags = ("--connections-idle-ms", "300")

@@ -88,6 +88,44 @@ def test_transactions_end_or_are_asked_about(maker: Maker, raw: Raw, topic: str)
     assert {each.body for each in read_all(raw, topic)} == {b"committed", b"asked"}
 
 
+def test_simple_consumer(maker: Maker, topic: str, group: str) -> None:
+    producer = maker.start("Producer", (topic,))
+    for number in range(6):
+        producer.send(maker.message(topic, b"%d" % number, tag="even" if number % 2 == 0 else "odd"))
+    expression = maker.api.FilterExpression("even")
+    consumer = maker.start("SimpleConsumer", group, {topic: expression}, await_duration=5)
+    found: list[bytes] = []
+
+    def receive() -> bool:
+        for message in consumer.receive(4, 15):
+            if message.body == b"2" and message.delivery_attempt == 1:
+                consumer.change_invisible_duration(message, 1)
+            else:
+                found.append(message.body)
+                consumer.ack(message)
+        return len(found) == 3
+
+    wait_until(receive)
+    assert sorted(found) == [b"0", b"2", b"4"]
+
+
+def test_push_consumer(maker: Maker, topic: str, group: str) -> None:
+    result = maker.api.ConsumeResult
+    found: list[tuple[bytes, int]] = []
+
+    class Listener(maker.api.MessageListener):  # type: ignore[misc, name-defined]
+        def consume(self, message: Any) -> Any:
+            found.append((message.body, message.delivery_attempt))
+            return result.FAILURE if message.body == b"again" and message.delivery_attempt == 1 else result.SUCCESS
+
+    maker.start("PushConsumer", group, Listener(), {topic: maker.api.FilterExpression("*")})
+    producer = maker.start("Producer", (topic,))
+    for body in (b"one", b"again", b"two"):
+        producer.send(maker.message(topic, body))
+    wait_until(lambda: len(found) == 4)
+    assert sorted(found) == [(b"again", 1), (b"again", 2), (b"one", 1), (b"two", 1)]
+
+
 def test_a_client_that_ends_is_forgotten(maker: Maker, broker: headrace.Broker, topic: str) -> None:
     producer = maker.start("Producer", (topic,))
     client_id = producer.client_id

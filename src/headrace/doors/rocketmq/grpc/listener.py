@@ -17,6 +17,7 @@ from headrace.doors.door import DoorContext
 from headrace.doors.rocketmq.grpc.clients import Clients
 from headrace.doors.rocketmq.grpc.handlers import Handlers
 from headrace.doors.rocketmq.grpc.methods import methods_of
+from headrace.doors.rocketmq.messages import Host
 from headrace.doors.rocketmq.producers import ProducerGroups
 from headrace.doors.rocketmq.settings import RocketMqSettings
 from headrace.doors.rocketmq.topics import RocketMqTopics
@@ -41,7 +42,7 @@ class GrpcListener:
         """Where it listens, or did."""
         self._server: aio.Server | None = None
         self._clients = Clients(context.broker, context.settings, producers, context.shared.connections_max)
-        self._handlers = Handlers(context, topics, self._clients)
+        self._handlers = Handlers(context, topics, self._clients, lambda: Host.of(*self.address))
 
     async def listen(self, host: str, port: int) -> None:
         """Listen; over TLS alone where a certificate is configured. Raises OSError where that cannot be."""
@@ -82,6 +83,7 @@ class GrpcListener:
         server, self._server = self._server, None
         if server is not None:
             self._clients.stop()
+            self._handlers.stop()
             await server.stop(STOP_SECONDS)
 
     async def _credentials(self) -> grpc.ServerCredentials | None:

@@ -27,6 +27,8 @@ log = structlog.get_logger("headrace.rocketmq")
 
 CLIENT_ID = "x-mq-client-id"
 CLIENT_ID_MAX = 255
+# What an answer takes to its client.
+MARGIN_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,13 @@ class Caller:
 
     client_id: str
     host: Host
+    seconds_left: float | None = None
+    """Until the client waits no longer; None: for ever."""
+
+    @property
+    def wait_max_ms(self) -> int:
+        """How long an answer may be waited for, so that it still comes in time."""
+        return 1 << 31 if self.seconds_left is None else max(int((self.seconds_left - MARGIN_SECONDS) * 1_000), 0)
 
 
 Unary = Callable[[Caller, Proto], Awaitable[Proto]]
@@ -90,7 +99,7 @@ def find_caller(context: Any) -> Caller:
         raise ResponseError(
             Code.BAD_REQUEST, f"the client id has {len(client_id)} characters, and may have {CLIENT_ID_MAX}"
         )
-    return Caller(client_id, _host_of(context.peer()))
+    return Caller(client_id, _host_of(context.peer()), context.time_remaining())
 
 
 @lru_cache(maxsize=4_096)

@@ -15,6 +15,7 @@ import structlog
 
 from headrace.broker.groups.rocketmq_group import RocketMqSubscription
 from headrace.doors.rocketmq.grpc.clients import Clients, Stream
+from headrace.doors.rocketmq.grpc.group_queues import GroupQueues
 from headrace.doors.rocketmq.grpc.methods import Caller, find_caller, parse
 from headrace.doors.rocketmq.grpc.proto_messages import set_ms
 from headrace.doors.rocketmq.grpc.protocol import Code, Proto, definition, service
@@ -38,16 +39,18 @@ BACKOFF_MAX_SECONDS = 1
 BACKOFF_MULTIPLIER = 2
 RECEIVE_BATCH = 32
 POLL_SECONDS = 20
-DELIVERIES_MAX = 17
 
 
 class TelemetryHandlers:
     """Knows the clients, and is known by them."""
 
-    def __init__(self, settings: RocketMqSettings, clients: Clients, transactions: TransactionHandlers) -> None:
+    def __init__(
+        self, settings: RocketMqSettings, clients: Clients, transactions: TransactionHandlers, queues: GroupQueues
+    ) -> None:
         self._settings = settings
         self._clients = clients
         self._transactions = transactions
+        self._queues = queues
         self._backoff_ms = parse_levels(settings.rocketmq_delay_levels)
 
     # --- the stream ---------------------------------------------------------------------------------------------------
@@ -96,6 +99,7 @@ class TelemetryHandlers:
         else:
             group_of(settings.subscription.group)
             read_subscriptions(settings.subscription)
+            await self._queues.load()
             self._clients.update(caller, settings, stream)
         self._settle(settings)
         return settings
@@ -114,10 +118,11 @@ class TelemetryHandlers:
             policy.exponential_backoff.multiplier = BACKOFF_MULTIPLIER
         else:
             subscription = settings.subscription
-            subscription.fifo = False
+            group = group_of(subscription.group)
+            subscription.fifo = self._queues.is_orderly(group)
             subscription.receive_batch_size = RECEIVE_BATCH
             subscription.long_polling_timeout.seconds = POLL_SECONDS
-            policy.max_attempts = DELIVERIES_MAX
+            policy.max_attempts = self._queues.attempts_max(group)
             for milliseconds in self._backoff_ms:
                 set_ms(policy.customized_backoff.next.add(), milliseconds)
 
