@@ -46,6 +46,14 @@ class RocketMqSettings(Settings):
         "HOST:PORT where the RocketMQ door answers gRPC clients, or `off`; needs the extra `rocketmq-grpc`.",
         address=True,
     )
+    rocketmq_namesrv_registration: bool = setting(
+        False,
+        "Whether other RocketMQ brokers may register with the name server. Off, because a broker that registers gets "
+        "the clients of the topics that it names.",
+    )
+    rocketmq_namesrv_brokers_max: int = setting(
+        100, "The most other brokers, masters and slaves, that may be registered with the name server.", least=1
+    )
     rocketmq_advertised: str = setting(
         "",
         "HOST:PORT of the RocketMQ door that its name server gives to clients; by default the door's own, or the host "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from headrace.doors.rocketmq.codes import Code, Request
@@ -10,7 +10,9 @@ from headrace.doors.rocketmq.connection import Call, Handlers
 from headrace.doors.rocketmq.errors import ResponseError
 from headrace.doors.rocketmq.frames import dump
 from headrace.doors.rocketmq.names import DEFAULT_TOPIC, log_name
-from headrace.doors.rocketmq.topics import RETRY_SHAPE, WRITE
+from headrace.doors.rocketmq.namesrv.registration import RegistrationHandlers
+from headrace.doors.rocketmq.namesrv.registry import RegisteredBroker
+from headrace.doors.rocketmq.topics import RETRY_SHAPE, WRITE, TopicShape
 
 if TYPE_CHECKING:
     from headrace.doors.rocketmq.namesrv.listener import NameServer
@@ -36,44 +38,36 @@ class NameServerHandlers:
         shape = server.topics.shape(name) if server.presence.port else None
         if shape is None and server.presence.port and await server.topics.is_of_group(name):
             shape = RETRY_SHAPE
-        if shape is None:
+        brokers, queues = [], []
+        if shape is not None:
+            perm = shape.perm if server.is_writable else shape.perm & ~WRITE
+            brokers.append(self._broker_data(call))
+            queues.append(_queue_data(server.settings.rocketmq_broker_name, shape, perm))
+        for others in server.registry.named():
+            found = others[0].topics.get(name)
+            if found is not None:
+                brokers.append(_other_data(others))
+                queues.append(_queue_data(others[0].name, found, found.perm))
+        if not queues:
             raise ResponseError(
                 Code.TOPIC_NOT_EXIST,
                 f"No topic route info in name server for the topic: {name}. Create it, or send to it first.",
             )
-        settings = server.settings
-        perm = shape.perm if server.is_writable else shape.perm & ~WRITE
-        call.answer(
-            body=dump(
-                {
-                    "brokerDatas": [self._broker_data(call)],
-                    "filterServerTable": {},
-                    "queueDatas": [
-                        {
-                            "brokerName": settings.rocketmq_broker_name,
-                            "perm": perm,
-                            "readQueueNums": shape.read_queues,
-                            "topicSysFlag": 0,
-                            "writeQueueNums": shape.write_queues,
-                        }
-                    ],
-                }
-            )
-        )
+        call.answer(body=dump({"brokerDatas": brokers, "filterServerTable": {}, "queueDatas": queues}))
 
     def cluster(self, call: Call) -> None:
         """GET_BROKER_CLUSTER_INFO."""
         settings = self._server.settings
         name = settings.rocketmq_broker_name
-        is_open = bool(self._server.presence.port)
-        call.answer(
-            body=dump(
-                {
-                    "brokerAddrTable": {name: self._broker_data(call)} if is_open else {},
-                    "clusterAddrTable": {settings.rocketmq_cluster: [name]} if is_open else {},
-                }
-            )
-        )
+        brokers: dict[str, object] = {}
+        clusters: dict[str, list[str]] = {}
+        if self._server.presence.port:
+            brokers[name] = self._broker_data(call)
+            clusters[settings.rocketmq_cluster] = [name]
+        for others in self._server.registry.named():
+            brokers[others[0].name] = _other_data(others)
+            clusters.setdefault(others[0].cluster, []).append(others[0].name)
+        call.answer(body=dump({"brokerAddrTable": brokers, "clusterAddrTable": clusters}))
 
     def _broker_data(self, call: Call) -> dict[str, object]:
         settings = self._server.settings
@@ -87,12 +81,17 @@ class NameServerHandlers:
 
     async def topics(self, call: Call) -> None:
         """GET_ALL_TOPIC_LIST_FROM_NAMESERVER."""
-        self._answer_topics(call, await self._server.topics.all_names())
+        others = (name for brokers in self._server.registry.named() for name in brokers[0].topics)
+        self._answer_topics(call, {*await self._server.topics.all_names(), *others})
 
     async def topics_by_cluster(self, call: Call) -> None:
         """GET_TOPICS_BY_CLUSTER."""
-        is_own = call.text("cluster") == self._server.settings.rocketmq_cluster
-        self._answer_topics(call, await self._server.topics.all_names() if is_own else ())
+        cluster = call.text("cluster")
+        found = set(await self._server.topics.all_names() if cluster == self._server.settings.rocketmq_cluster else ())
+        for brokers in self._server.registry.named():
+            if brokers[0].cluster == cluster:
+                found |= set(brokers[0].topics)
+        self._answer_topics(call, found)
 
     def system_topics(self, call: Call) -> None:
         """GET_SYSTEM_TOPIC_LIST_FROM_NS."""
@@ -121,8 +120,8 @@ class NameServerHandlers:
     def _set_writable(self, call: Call, is_writable: bool) -> int:
         """Change whether routes let producers write; how many topics that concerns."""
         server = self._server
-        if call.text("brokerName") != server.settings.rocketmq_broker_name:
-            return 0
+        if (name := call.text("brokerName")) != server.settings.rocketmq_broker_name:
+            return server.registry.set_writable(name, is_writable)
         server.is_writable = is_writable
         return sum(1 for _ in server.topics.names())
 
@@ -159,16 +158,29 @@ class NameServerHandlers:
             raise ResponseError(Code.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}")
         call.answer(body=dump({"table": found}))
 
-    # --- other brokers ------------------------------------------------------------------------------------------------
 
-    def refuse_broker(self, call: Call) -> None:
-        """REGISTER_BROKER and UNREGISTER_BROKER: they could take over the routes of this one."""
-        raise ResponseError(Code.NO_PERMISSION, "this name server takes no other brokers. Register with another one.")
+def _queue_data(broker_name: str, shape: TopicShape, perm: int) -> dict[str, object]:
+    return {
+        "brokerName": broker_name,
+        "perm": perm,
+        "readQueueNums": shape.read_queues,
+        "topicSysFlag": 0,
+        "writeQueueNums": shape.write_queues,
+    }
+
+
+def _other_data(brokers: Sequence[RegisteredBroker]) -> dict[str, object]:
+    return {
+        "brokerAddrs": {str(each.id): each.address for each in brokers},
+        "brokerName": brokers[0].name,
+        "cluster": brokers[0].cluster,
+        "enableActingMaster": False,
+    }
 
 
 def of(server: NameServer) -> Handlers:
     """The handlers of a name server's requests."""
-    handlers = NameServerHandlers(server)
+    handlers, others = NameServerHandlers(server), RegistrationHandlers(server)
     return {
         Request.GET_ROUTEINFO_BY_TOPIC: handlers.route,
         Request.GET_BROKER_CLUSTER_INFO: handlers.cluster,
@@ -182,6 +194,8 @@ def of(server: NameServer) -> Handlers:
         Request.PUT_KV_CONFIG: handlers.put_kv,
         Request.DELETE_KV_CONFIG: handlers.delete_kv,
         Request.GET_KVLIST_BY_NAMESPACE: handlers.list_kv,
-        Request.REGISTER_BROKER: handlers.refuse_broker,
-        Request.UNREGISTER_BROKER: handlers.refuse_broker,
+        Request.REGISTER_BROKER: others.register,
+        Request.UNREGISTER_BROKER: others.unregister,
+        Request.QUERY_DATA_VERSION: others.version,
+        Request.BROKER_HEARTBEAT: others.heartbeat,
     }
