@@ -64,6 +64,10 @@ class RawGrpc:
         call = self._channel.unary_unary(SERVICE + method)
         return call(body, metadata=self.metadata, timeout=SECONDS)
 
+    def raw_stream(self, method: str, body: bytes) -> Any:
+        """The answers to a stream of whatever bytes."""
+        return self._channel.stream_stream(SERVICE + method)(iter([body]), metadata=self.metadata, timeout=SECONDS)
+
     def send(self, topic: str, *messages: Any) -> Any:
         """SendMessage."""
         given = [each if not isinstance(each, bytes) else message(topic, each) for each in messages]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tests.certificates import Authority
 from tests.doors.rocketmq.grpc.client import RawGrpc, message
 
@@ -95,3 +98,28 @@ def test_more_requests_than_may_be_are_refused(topic: str) -> None:
             assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
             stream.close()
             assert one.send(topic, b"one").status.code == Code.OK
+
+
+METHODS = (
+    *("QueryRoute", "Heartbeat", "SendMessage", "QueryAssignment", "AckMessage", "ForwardMessageToDeadLetterQueue"),
+    *("EndTransaction", "NotifyClientTermination", "ChangeInvisibleDuration", "RecallMessage"),
+)
+
+
+@given(st.sampled_from(METHODS), st.binary(max_size=200))
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_comes_is_answered(broker: headrace.Broker, method: str, body: bytes) -> None:
+    with RawGrpc(broker.rocketmq_grpc) as client:
+        answer = getattr(service, f"{method}Response").FromString(client.raw(method, body))
+        # None of the broker's own faults.
+        assert answer.status.code not in (Code.OK, Code.INTERNAL_SERVER_ERROR) or method == "SendMessage"
+
+
+@given(st.binary(min_size=1, max_size=200))
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_comes_over_a_stream_ends_it_or_is_passed_over(broker: headrace.Broker, body: bytes) -> None:
+    with RawGrpc(broker.rocketmq_grpc) as client:
+        call = client.raw_stream("Telemetry", body)
+        with suppress(grpc.RpcError):
+            list(call)
+        assert call.code() in (grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT)
