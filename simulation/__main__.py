@@ -26,6 +26,7 @@ from simulation.faults import AFTER, BEFORE, MIDDLE, CrashPoints
 from simulation.group.campaign import GroupCampaign
 from simulation.log.campaign import LogCampaign
 from simulation.queues.campaign import QueueCampaign
+from simulation.replicas.campaign import ReplicasCampaign
 from simulation.transactions.campaign import TransactionCampaign
 
 CAMPAIGNS: dict[str, Callable[..., Campaign]] = {
@@ -34,6 +35,7 @@ CAMPAIGNS: dict[str, Callable[..., Campaign]] = {
     "--queues": QueueCampaign,
     "--transactions": TransactionCampaign,
     "--group": GroupCampaign,
+    "--replicas": ReplicasCampaign,
 }
 
 
@@ -71,6 +73,9 @@ def main(
         bool, typer.Option("--transactions", help="The whole broker, with clients that write in transactions.")
     ] = False,
     group: Annotated[bool, typer.Option("--group", help="Three nodes that copy one journal, and an etcd.")] = False,
+    replicas: Annotated[
+        bool, typer.Option("--replicas", help="Three replicas of a log with topics, and an etcd.")
+    ] = False,
     durability: Annotated[str, typer.Option(help="sync, async, memory, or all of them in one log.")] = "all",
     steps: Annotated[int | None, typer.Option(help="Steps of each task in a life; else the campaign's own.")] = None,
     lives: Annotated[int | None, typer.Option(help="Lives in a run, before the last look; else its own.")] = None,
@@ -89,6 +94,7 @@ def main(
     broken = broken or []
     trace_lines = 100_000 if trace else 0
     parts = {"--whole-broker": whole_broker, "--queues": queues, "--transactions": transactions, "--group": group}
+    parts["--replicas"] = replicas
     part = next((name for name, is_wanted in parts.items() if is_wanted), "")
     given: dict[str, Any] = {name: value for name, value in (("steps", steps), ("lives", lives)) if value is not None}
     if not part and durability != "all":

@@ -62,6 +62,10 @@ class GroupRun:
         nemesis = Nemesis(self.world, dict.fromkeys(NODES, self._live), self._etcd)
         await nemesis.run(seconds)
         nemesis.end_faults()
+        await self._finish()
+
+    async def _finish(self) -> None:
+        """Wait until everything is well again, and check that it is."""
         await asyncio.sleep(SETTLED_S)
         self._check()
 

@@ -7,10 +7,13 @@ server does in each role is its own business (`on_role`).
 
 from __future__ import annotations
 
+import asyncio
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from enum import Enum
 from uuid import UUID
+
+import structlog
 
 from headrace.cluster.etcd import Etcd
 from headrace.cluster.node import Node, NodeSettings
@@ -18,6 +21,8 @@ from headrace.cluster.records import Node as NodeRecord
 from headrace.log.replicated import ReplicatedLog
 from headrace.log.settings import LogSettings
 from headrace.runtime import Runtime
+
+logger = structlog.get_logger("headrace.cluster")
 
 # Bytes that may wait for the other replicas before appends are refused.
 UNCOMMITTED_MAX_BYTES = 128 << 20
@@ -44,6 +49,8 @@ class Replica:
     ) -> None:
         """`on_role` is called on the loop each time the role changes; it begins as a follower."""
         self.role = Role.FOLLOWER
+        self.broken = asyncio.Event()
+        """Set when the replica cannot go on, because its disk failed (`log.broken`): stop it, and start it again."""
         self._on_role = on_role
         self.node = Node(runtime, etcd, settings, self._on_committed, self._on_deposed, self._on_isr)
         self.log = ReplicatedLog(
@@ -53,6 +60,7 @@ class Replica:
             kafka_cluster_id(settings.cluster_id),
             uncommitted_max_bytes,
             self._on_applied,
+            self._on_broken,
         )
 
     async def start(self, host: str, port: int) -> str:
@@ -89,6 +97,10 @@ class Replica:
         if self.log.frames.applied >= leadership.begin:
             self.log.lead(leadership.epoch, leadership.append)
             self._change(Role.LEADER)
+
+    def _on_broken(self, reason: str) -> None:
+        logger.error("this replica cannot go on until it is started again", reason=reason)
+        self.broken.set()
 
     def _change(self, role: Role) -> None:
         if role is not self.role:

@@ -20,7 +20,14 @@ from uuid import UUID
 
 import structlog
 
-from headrace.errors import CorruptLog, DataDirectoryInvalid, NotEnoughReplicas, NotLeading, StorageFailed
+from headrace.errors import (
+    CorruptLog,
+    DataDirectoryInvalid,
+    NotEnoughReplicas,
+    NotLeading,
+    PartitionOffline,
+    StorageFailed,
+)
 from headrace.format.batch import header_at
 from headrace.log import checkpoint as checkpoints
 from headrace.log import recovery
@@ -61,12 +68,15 @@ class ReplicatedLog(NativeLog):
         cluster_id: str,
         uncommitted_max_bytes: int,
         on_applied: Callable[[], None] = lambda: None,
+        on_broken: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`on_applied` is called when everything that is committed has been applied."""
+        """`on_applied` is called when everything that is committed has been applied, `on_broken` once this replica
+        cannot go on: a partition is offline, or what is committed cannot be applied."""
         super().__init__(runtime, replace(config, direct_bytes=NEVER_DIRECT))
         self.frames = self.journal = journal
         self.cluster_id = cluster_id
-        self.on_applied = on_applied
+        self._on_applied = on_applied
+        self._on_broken = on_broken
         self._uncommitted_max = uncommitted_max_bytes
         self._not_leading = "this node does not lead its group"
         self._has_enough = True
@@ -74,7 +84,9 @@ class ReplicatedLog(NativeLog):
         self._committed = asyncio.Event()
         self._applying: asyncio.Task[None] | None = None
         self.broken: str | None = None
-        """Why this replica cannot apply what is committed: it must be copied anew."""
+        """Why this replica cannot go on until it is started again."""
+        # Of deleted topics whose folders are still there, by name.
+        self._removals: dict[str, asyncio.Task[None]] = {}
         self._judge()
 
     # --- life ---
@@ -96,6 +108,7 @@ class ReplicatedLog(NativeLog):
             await self.frames.open(found.journal_from, found.history)
             self.spool = Spool(disk, self.config.journal_bytes, 0, lambda: None)
             self.turn = Turn(self.spool, lambda appender: self._roll_back(appender.partition))
+            self.upkeep.journal_from = found.journal_from
             await self._recover(found)
         except BaseException:
             disk.unlock()
@@ -128,9 +141,10 @@ class ReplicatedLog(NativeLog):
 
     async def stop(self) -> None:
         self.follow("the node stops")
-        if self._applying is not None:
-            self._applying.cancel()
-            await asyncio.gather(self._applying, return_exceptions=True)
+        ending = [*self._removals.values(), *([self._applying] if self._applying is not None else [])]
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
         await self.upkeep.stop()
         try:
             await self.upkeep.checkpoint()
@@ -197,6 +211,7 @@ class ReplicatedLog(NativeLog):
             self.refusal = None
 
     async def create(self, name: str, partitions: int, config: Mapping[str, str], settings: TopicSettings) -> Topic:
+        await self._make_way(name)
         return await super().create(name, partitions, config, _in_group(settings))
 
     async def alter(
@@ -205,6 +220,30 @@ class ReplicatedLog(NativeLog):
         if config is not None:
             config = config[0], _in_group(config[1])
         return await super().alter(name, partitions=partitions, config=config)
+
+    async def remove_topic(self, topic: Topic) -> None:
+        """Remove a topic that is gone. Its files go once a checkpoint knows that: a start may find again less than was
+        known to be committed, and would miss them."""
+        self._drop_topic(topic)
+        await self._forget_tails(topic)
+        await self._make_way(topic.name)
+        removal = asyncio.get_running_loop().create_task(self._remove_files(topic, self.frames.applied + 1))
+        self._removals[topic.name] = removal
+
+    async def _remove_files(self, topic: Topic, deleted_at: int) -> None:
+        try:
+            while self.upkeep.journal_from <= deleted_at:
+                await self.upkeep.checkpoint_soon()
+            await self._remove_folders(topic)
+        except OSError as error:
+            logger.warning("the folders of a deleted topic are left over", topic=topic.name, error=str(error))
+        finally:
+            self._removals.pop(topic.name, None)
+
+    async def _make_way(self, name: str) -> None:
+        """Wait until the folders of a deleted topic of that name are gone."""
+        if name in self._removals:
+            await asyncio.shield(self._removals[name])
 
     # --- what is committed ---
 
@@ -221,12 +260,21 @@ class ReplicatedLog(NativeLog):
             self._committed.clear()
             try:
                 await self._catch_up()
-            except (CorruptLog, OSError, StorageFailed) as error:
-                self.broken = str(error)
-                logger.error("what is committed cannot be applied: give this node an empty directory", error=str(error))
+            except (CorruptLog, OSError, StorageFailed, PartitionOffline) as error:
+                self._break(f"what is committed cannot be applied: {error}")
                 return
-            self.on_applied()
+            self._on_applied()
             await self._committed.wait()
+
+    def report_offline(self, partition: NativePartition, reason: str) -> None:
+        super().report_offline(partition, reason)
+        # The journal has what its segments may lack: the next start recovers it. Until then others have it.
+        self._break(f"{partition.folder} is offline: {reason}")
+
+    def _break(self, reason: str) -> None:
+        if self.broken is None:
+            self.broken = reason
+            self._on_broken(reason)
 
     async def _catch_up(self) -> None:
         async for frame in self._read(self.frames.committed):
@@ -271,6 +319,7 @@ class ReplicatedLog(NativeLog):
         elif operation == "create":
             record = checkpoints.topic_from_json(change["topic"])
             if record.id not in self.topics.by_id:
+                await self._make_way(record.name)
                 topic = Topic(record.name, record.id, record.config, record.settings)
                 topic.partitions = await self.new_partitions(topic, 0, len(record.partitions))
                 self.topics.add(topic)

@@ -58,7 +58,7 @@ class Upkeep:
         self.owes_checkpoint = False
         # The first frame of the journal that the checkpoint file calls for, and what was last carried over of offline
         # partitions.
-        self._journal_from = 1
+        self.journal_from = 1
         self._carried = 0
         self.cleaner = Cleaner(log)
         self._cleaning: asyncio.Task[None] | None = None
@@ -223,7 +223,7 @@ class Upkeep:
         # They take nothing more, but something may have been under way.
         await log.committer.barrier()
         points = {(each.topic_bytes, each.index): each.point for each in offline}
-        found = await log.runtime.offload.run(journals.read_frames, log.runtime.disk, self._journal_from)
+        found = await log.runtime.offload.run(journals.read_frames, log.runtime.disk, self.journal_from)
         replays = read_replays((entry for frame in found.frames for entry in frame.entries()), ())
         size = 0
         written = []
@@ -306,7 +306,7 @@ class Upkeep:
                 step = 0
                 await asyncio.sleep(0)
         await log.runtime.offload.run(checkpoints.save, log.runtime.disk, saved)
-        self._journal_from = journal_from
+        self.journal_from = journal_from
         for record in saved.topics:
             saved_topic = log.topics.by_id.get(record.id)
             if saved_topic is not None:
@@ -323,7 +323,7 @@ class Upkeep:
         """A start found the disk too full for the checkpoint that ends it: the one before, which needs the journal from
         frame `journal_from` on, and the spool, holds until there is room."""
         self.owes_checkpoint = True
-        self._journal_from = journal_from
+        self.journal_from = journal_from
         self._log.full = True
 
     def _roomy(self) -> bool:
