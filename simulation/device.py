@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from simulation.loop import SimulatorLoop
 
 
+# No single operation takes longer, however slow the device is: one that does hangs.
+LONGEST_S = 5.0
+
+
 class Device:
     """What stands between a process and what is stored, from one life to the next."""
 
@@ -28,7 +32,7 @@ class Device:
         if draw < 0.2:
             return 0.0
         delay = rng.expovariate(1 / 0.0003) if draw < 0.95 else rng.expovariate(1 / 0.02)
-        return delay * self.slowness
+        return min(delay * self.slowness, LONGEST_S)
 
     def hang(self) -> None:
         """Answer nothing from now on."""
