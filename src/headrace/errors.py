@@ -198,6 +198,10 @@ class NotEnoughReplicas(StorageFailed):
     """Too few replicas of the group are in sync, or they are too far behind, for an append to be taken."""
 
 
+class TransferFailed(HeadraceError):
+    """The node that was to lead next did not take over; this one leads as before, if it did."""
+
+
 class AlreadySettled(AppendRefused):
     """A message was to be settled together with something else, and was settled before."""
 

@@ -21,6 +21,7 @@ import structlog
 
 from headrace import format as kernels
 from headrace.broker.broker import Broker
+from headrace.broker.membership import Alone
 from headrace.broker.settings import BrokerSettings
 from headrace.config import Config, command_line
 from headrace.doors.capacity import Capacity
@@ -102,7 +103,7 @@ class Server:
                 "the broker must be able to read and write all of it"
             ) from error
         self._running.push_async_callback(native.stop)
-        self.broker = Broker(runtime, native, config.part(BrokerSettings))
+        self.broker = Broker(runtime, native, config.part(BrokerSettings), Alone(config.node_id, self.addresses))
         await self.broker.start()
         self._running.push_async_callback(self.broker.stop)
 

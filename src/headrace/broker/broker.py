@@ -12,6 +12,7 @@ from headrace.broker.deduplication import Deduplication
 from headrace.broker.deliveries import Deliveries
 from headrace.broker.dynamic_config import DynamicConfig
 from headrace.broker.groups import GroupCoordinator
+from headrace.broker.membership import Alone, Membership
 from headrace.broker.metrics import Metrics
 from headrace.broker.overflow import Overflow
 from headrace.broker.prepared import PreparedMessages
@@ -33,11 +34,15 @@ from headrace.runtime import Runtime
 class Broker:
     """One node."""
 
-    def __init__(self, runtime: Runtime, log: LocalLog, config: BrokerSettings) -> None:
+    def __init__(
+        self, runtime: Runtime, log: LocalLog, config: BrokerSettings, membership: Membership | None = None
+    ) -> None:
+        """Without a `membership` it runs alone."""
         self.runtime = runtime
         self.log = log
         self.config = config
         self.node_id = config.node_id
+        self.membership: Membership = membership or Alone(config.node_id)
         self.topics = Topics(log, config)
         self.dynamic = DynamicConfig(runtime, log, self.topics, config)
         self.unpacking = Unpacker(runtime.offload, config.decompressed_max_bytes)
