@@ -63,6 +63,14 @@ class Membership(Protocol):
     def nodes(self) -> Mapping[int, NodeView]:
         """The nodes that live, this one among them."""
 
+    @property
+    def lags(self) -> Mapping[int, float]:
+        """For how many seconds each follower has lacked something. The leader knows; elsewhere it is empty."""
+
+    @property
+    def reaches_metadata(self) -> bool:
+        """Whether the group's metadata (etcd) could be read within the last lease. Without it nothing changes hands."""
+
     async def transfer(self, to: int | None) -> None:
         """Have another node lead: `to`, or the preferred one. Returns once it does. Raises TransferFailed."""
 
@@ -80,6 +88,8 @@ class Alone:
         self.replicas = self.isr = (node_id,)
         self.elr: Sequence[int] = ()
         self.min_isr = 1
+        self.lags: Mapping[int, float] = {}
+        self.reaches_metadata = True
         self.nodes = {node_id: NodeView(node_id, "", {} if addresses is None else addresses)}
 
     async def transfer(self, to: int | None) -> None:
