@@ -60,6 +60,14 @@ class Membership(Protocol):
         """How many must be in sync for an append."""
 
     @property
+    def unclean(self) -> bool:
+        """Whether a replica may lead that lacks something committed, where no other lives."""
+
+    @property
+    def lag_ms(self) -> int:
+        """What a follower may lack something for before it leaves the ISR."""
+
+    @property
     def nodes(self) -> Mapping[int, NodeView]:
         """The nodes that live, this one among them."""
 
@@ -88,6 +96,8 @@ class Alone:
         self.replicas = self.isr = (node_id,)
         self.elr: Sequence[int] = ()
         self.min_isr = 1
+        self.unclean = False
+        self.lag_ms = 3_000
         self.lags: Mapping[int, float] = {}
         self.reaches_metadata = True
         self.nodes = {node_id: NodeView(node_id, "", {} if addresses is None else addresses)}
