@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections import Counter
 
 import pytest
@@ -12,6 +13,7 @@ from headrace.errors import (
     InvalidPartitions,
     InvalidTopic,
     InvalidTopicConfig,
+    StorageFailed,
     TooManyPartitions,
     TopicExists,
     UnknownTopic,
@@ -212,6 +214,31 @@ async def test_a_caller_that_gives_up_leaves_a_whole_topic(broker: Broker) -> No
     # The deletion waited for all of it.
     await deleting
     assert topics.get("late") is None
+
+
+async def test_a_creation_that_fails_once_its_caller_has_gone_is_heard(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail = asyncio.Event()
+
+    async def create(*_: object) -> Topic:
+        await fail.wait()
+        raise StorageFailed("the device failed")
+
+    monkeypatch.setattr(broker.log, "create", create)
+    unheard: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+    creating = asyncio.ensure_future(broker.topics.create("never"))
+    await asyncio.sleep(0)
+    creating.cancel()
+    await asyncio.sleep(0)
+    fail.set()
+    # Not awaited: its error would keep what failed in memory, and so unheard for longer than this test.
+    await asyncio.wait((creating,))
+    assert creating.cancelled()
+    del creating
+    gc.collect()
+    assert unheard == []
 
 
 async def test_a_deletion_waits_for_the_creation_before_it(broker: Broker) -> None:

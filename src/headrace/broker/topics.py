@@ -196,6 +196,8 @@ class Topics:
                 # A caller that gives up, because its client has gone, leaves no half of a topic: one that is on the
                 # disk and not in memory, or that lacks what belongs to it from its first message on.
                 await asyncio.wait((creating,))
+                if not creating.cancelled() and (error := creating.exception()) is not None:
+                    logger.warning("a topic was not created, and its client has gone", topic=name, error=str(error))
                 raise
 
     async def _create(self, name: str, partitions: int, config: Mapping[str, str], internal: bool) -> Topic:
