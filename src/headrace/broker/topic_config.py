@@ -76,7 +76,7 @@ _IGNORED: Mapping[str, Sequence[tuple[str, Kind, str, Check, str]]] = {
         ("flush.messages", Kind.LONG, str(LONG_MAX), at_least(1), "log.flush.interval.messages"),
         ("flush.ms", Kind.LONG, str(LONG_MAX), at_least(0), ""),
     ),
-    "one node has no followers to throttle.": (
+    "`replica.copy.bytes.per.second` bounds what copying takes, and one node has no followers.": (
         ("follower.replication.throttled.replicas", Kind.LIST, "", _throttled, ""),
         ("leader.replication.throttled.replicas", Kind.LIST, "", _throttled, ""),
     ),
@@ -86,7 +86,7 @@ _IGNORED: Mapping[str, Sequence[tuple[str, Kind, str, Check, str]]] = {
         ("remote.log.copy.disable", Kind.BOOLEAN, "false", accept, ""),
         ("remote.log.delete.on.disable", Kind.BOOLEAN, "false", accept, ""),
     ),
-    "one node is all the replicas there are.": (
+    "the setting of the group counts (`headrace cluster set`), and one node is all the replicas there are.": (
         ("min.insync.replicas", Kind.INT, "1", at_least(1, INT_MAX), "min.insync.replicas"),
     ),
     "the log reserves the space that it needs.": (("preallocate", Kind.BOOLEAN, "false", accept, "log.preallocate"),),
@@ -94,7 +94,7 @@ _IGNORED: Mapping[str, Sequence[tuple[str, Kind, str, Check, str]]] = {
         ("segment.index.bytes", Kind.INT, "10485760", at_least(4, INT_MAX), "log.index.size.max.bytes"),
     ),
     "segments roll at their own age.": (("segment.jitter.ms", Kind.LONG, "0", at_least(0), ""),),
-    "one node has no elections.": (
+    "the setting of the group counts (`headrace cluster set`), and one node has no elections.": (
         ("unclean.leader.election.enable", Kind.BOOLEAN, "false", accept, "unclean.leader.election.enable"),
     ),
 }

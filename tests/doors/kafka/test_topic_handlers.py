@@ -17,7 +17,7 @@ from tests import brokers
 from tests.device import Device
 from tests.doors.kafka.local_client import LocalClient
 
-from headrace.doors.kafka.partitions import describe
+from headrace.doors.kafka.placement import Placement
 
 NOT_ASKED = -(1 << 31)
 UNKNOWN_ID = UUID(int=7)
@@ -92,7 +92,7 @@ async def test_metadata_in_every_version(ask: LocalClient, version: int) -> None
 
 def test_a_partition_that_is_offline_has_no_leader() -> None:
     stand_in: Any = SimpleNamespace(index=3, epoch=2, offline="its files are damaged")
-    described = describe(stand_in, 1)
+    described = Placement(1, 1, 0, [1], [1], [], []).describe(stand_in)
     assert (described["error_code"], described["leader_id"]) == (ErrorCode.leader_not_available, -1)
     assert (described["replica_nodes"], described["offline_replicas"]) == ([1], [1])
 

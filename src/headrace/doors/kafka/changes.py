@@ -1,4 +1,4 @@
-"""What the APIs that change topics share: a time limit, and replica lists of one node."""
+"""What the APIs that change topics share: a time limit, and lists of replicas, which are the nodes of the group."""
 
 from __future__ import annotations
 
@@ -53,20 +53,17 @@ def repeated(keys: Iterable[T]) -> set[T]:
     return {key for key, count in Counter(keys).items() if count > 1}
 
 
-def check_replicas(broker_ids: Sequence[int], node_id: int) -> None:
-    """Refuse a replica list other than this one node's."""
+def check_replicas(broker_ids: Sequence[int], nodes: Sequence[int]) -> None:
+    """Refuse a replica list other than that of all nodes of the group, in whatever order."""
+    if sorted(broker_ids) == sorted(nodes):
+        return
+    those = f"broker {nodes[0]}" if len(nodes) == 1 else f"the brokers {', '.join(map(str, nodes))}"
     if not broker_ids:
-        raise KafkaError(
-            ErrorCode.invalid_replica_assignment, f"a partition without replicas cannot be: name broker {node_id}"
-        )
-    for broker_id in broker_ids:
-        if broker_id != node_id:
-            raise KafkaError(
-                ErrorCode.invalid_replica_assignment,
-                f"there is no broker {broker_id} to hold a replica: the only one is {node_id}",
-            )
-    if len(broker_ids) > 1:
-        raise KafkaError(
-            ErrorCode.invalid_replica_assignment,
-            f"broker {node_id} stands more than once in a list of replicas",
-        )
+        reason = "a partition without replicas cannot be"
+    elif unknown := next((each for each in broker_ids if each not in nodes), None):
+        reason = f"there is no broker {unknown} to hold a replica"
+    elif len(set(broker_ids)) < len(broker_ids):
+        reason = "a broker stands more than once in a list of replicas"
+    else:
+        reason = "every node of the group holds a replica of every partition"
+    raise KafkaError(ErrorCode.invalid_replica_assignment, f"{reason}: name {those}")

@@ -56,11 +56,23 @@ Dynamic = Sequence[tuple["Source", Mapping[str, str]]]
 
 
 def dynamic_of(broker: Broker) -> Dynamic:
-    """What was changed on this broker at run time, and on all."""
+    """What the group is set to, and what was changed on this broker at run time, and on all."""
     return (
+        (Source.DYNAMIC_ALL_BROKERS, _of_group(broker)),
         (Source.DYNAMIC_BROKER, broker.dynamic.of(Scope.BROKER, str(broker.node_id))),
         (Source.DYNAMIC_ALL_BROKERS, broker.dynamic.of(Scope.BROKER, "")),
     )
+
+
+def _of_group(broker: Broker) -> Mapping[str, str]:
+    """What counts for all topics of a group of nodes, by Kafka's names; a topic's own value does not."""
+    group = broker.membership
+    if len(group.replicas) == 1:
+        return {}
+    return {
+        "min.insync.replicas": str(group.min_isr),
+        "unclean.leader.election.enable": str(group.unclean).lower(),
+    }
 
 
 # Kafka's name of each setting that the broker or the door has, its field there, and the milliseconds in its unit.
@@ -84,22 +96,23 @@ _BROKER: tuple[tuple[str, str, int], ...] = (
     ("offsets.topic.num.partitions", "offsets_partitions", 1),
     ("socket.request.max.bytes", "request_max_bytes", 1),
 )
-# What is so for every Headrace of one node.
+# What is so for every Headrace.
 _FIXED: tuple[tuple[str, Kind, str, str], ...] = (
-    ("default.replication.factor", Kind.INT, "1", "One node keeps one copy."),
     ("delete.topic.enable", Kind.BOOLEAN, "true", "Topics can be deleted."),
     ("log.cleaner.enable", Kind.BOOLEAN, "true", "Compaction runs."),
-    ("offsets.topic.replication.factor", Kind.INT, "1", "One node keeps one copy."),
 )
+# Kafka's names for how many replicas there are.
+_FACTORS = ("default.replication.factor", "offsets.topic.replication.factor")
 _LEVELS = {"debug": "DEBUG", "info": "INFO", "warning": "WARN", "error": "ERROR"}
 
 
-def topic_entries(
-    own: Mapping[str, str], config: BrokerSettings, dynamic: Dynamic, names: Iterable[str] | None = None
-) -> list[dict[str, Any]]:
+def topic_entries(broker: Broker, own: Mapping[str, str], names: Iterable[str] | None = None) -> list[dict[str, Any]]:
     """The settings of a topic with these of its own; with `names`, those of them that exist."""
+    of_group, dynamic = _of_group(broker), dynamic_of(broker)
     return [
-        _own_entry(setting, own.get(setting.name), Source.TOPIC, config, dynamic)
+        _own_entry(
+            setting, None if setting.name in of_group else own.get(setting.name), Source.TOPIC, broker.config, dynamic
+        )
         for setting in _wanted(SETTINGS, names)
     ]
 
@@ -177,6 +190,12 @@ def broker_entries(
         ),
     ]
     entries += [_broker_entry(name, kind, value, value, doc) for name, kind, value, doc in _FIXED]
+    group = broker.membership
+    copies = str(len(group.replicas))
+    entries += [_broker_entry(name, Kind.INT, copies, copies, "Each node of the group has one.") for name in _FACTORS]
+    if len(group.replicas) > 1:
+        doc = "What a follower may lack something for before it leaves the ISR (`headrace cluster set`)."
+        entries.append(_broker_entry("replica.lag.time.max.ms", Kind.LONG, str(group.lag_ms), "30000", doc))
     parts = (broker.config, context.shared, context.settings)
     settings = {field.name: (field, getattr(part, field.name)) for part in parts for field in fields(part)}
     for name, field_name, unit in _BROKER:

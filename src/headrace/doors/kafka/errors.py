@@ -45,6 +45,9 @@ _CODES: dict[type[BaseException], ErrorCode] = {
     errors.ProducerFenced: ErrorCode.invalid_producer_epoch,
     errors.OwnerFenced: ErrorCode.not_leader_or_follower,
     errors.StorageFailed: ErrorCode.kafka_storage_error,
+    errors.TransferFailed: ErrorCode.preferred_leader_not_available,
+    errors.NotLeading: ErrorCode.not_leader_or_follower,
+    errors.NotEnoughReplicas: ErrorCode.not_enough_replicas,
     errors.TopicFull: ErrorCode.policy_violation,
     errors.TopicBlocked: ErrorCode.request_timed_out,
     errors.InvalidTransactionalId: ErrorCode.invalid_request,
@@ -77,9 +80,16 @@ def error_code(error: BaseException) -> ErrorCode:
 
 def coordinator_code(error: BaseException, version: int, fenced_from: int) -> ErrorCode:
     """Kafka's code for what the coordinator refused with. Before `fenced_from` an API knew a fenced producer only as
-    one with an invalid epoch. A disk that takes nothing now is a coordinator to come back to."""
+    one with an invalid epoch. A disk that takes nothing now, or too few replicas, is a coordinator to come back to."""
+    if isinstance(error, errors.NotLeading):
+        return ErrorCode.not_coordinator
     if isinstance(error, errors.ProducerFenced):
         return ErrorCode.producer_fenced if version >= fenced_from else ErrorCode.invalid_producer_epoch
     if isinstance(error, errors.StorageFailed | errors.PartitionOffline | OSError):
         return ErrorCode.coordinator_not_available
     return error_code(error)
+
+
+def controller_code(error: BaseException) -> ErrorCode:
+    """Kafka's code for what the controller refused with."""
+    return ErrorCode.not_controller if isinstance(error, errors.NotLeading) else error_code(error)

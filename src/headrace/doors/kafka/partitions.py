@@ -1,4 +1,4 @@
-"""Partitions as requests name them and replies describe them. This node leads all of them and is their only replica."""
+"""Partitions as requests name them and replies describe them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from headrace.broker.groups import Commit
 from headrace.broker.internal import is_internal
 from headrace.broker.topics import check_name
 from headrace.doors.kafka.errors import KafkaError, error_code
+from headrace.doors.kafka.placement import Placement
 from headrace.errors import HeadraceError, PartitionOffline, UnknownTopic
 from headrace.log.interface import Partition, Topic
 
@@ -23,25 +24,8 @@ TOPIC_OPERATIONS = 3576
 CLUSTER_OPERATIONS = 8096
 
 
-def describe(partition: Partition, node_id: int) -> dict[str, Any]:
-    """One partition of a Metadata or DescribeTopicPartitions reply."""
-    here = [node_id]
-    offline = partition.offline is not None
-    return {
-        "error_code": ErrorCode.leader_not_available if offline else ErrorCode.none,
-        "partition_index": partition.index,
-        "leader_id": -1 if offline else node_id,
-        "leader_epoch": partition.epoch,
-        "replica_nodes": here,
-        "isr_nodes": here,
-        "eligible_leader_replicas": (),
-        "last_known_elr": (),
-        "offline_replicas": here if offline else (),
-    }
-
-
 def describe_topic(
-    broker: Broker, topic: Topic, operations: int, partitions: Sequence[Partition] | None = None
+    placement: Placement, topic: Topic, operations: int, partitions: Sequence[Partition] | None = None
 ) -> dict[str, Any]:
     """One topic of a Metadata or DescribeTopicPartitions reply, with all its partitions or some."""
     listed = topic.partitions if partitions is None else partitions
@@ -50,7 +34,7 @@ def describe_topic(
         "name": topic.name,
         "topic_id": topic.id,
         "is_internal": is_internal(topic.name),
-        "partitions": [describe(partition, broker.node_id) for partition in listed],
+        "partitions": [placement.describe(partition) for partition in listed],
         "topic_authorized_operations": operations,
     }
 

@@ -74,6 +74,7 @@ APIS: dict[int, Api] = {
         Api(42, "delete_groups", 0, 2, 2),
         Api(43, "elect_leaders", 0, 2, 2),
         Api(44, "incremental_alter_configs", 0, 1, 1),
+        Api(45, "alter_partition_reassignments", 0, 1, 0),
         Api(46, "list_partition_reassignments", 0, 0, 0),
         Api(47, "offset_delete", 0, 0, NEVER),
         Api(55, "describe_quorum", 0, 2, 0),

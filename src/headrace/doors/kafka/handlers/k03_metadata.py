@@ -22,6 +22,7 @@ from headrace.doors.kafka.partitions import (
     describe_topic,
     refuse_topic,
 )
+from headrace.doors.kafka.placement import Placement, endpoints, leader_of
 from headrace.format.schema import Encoded
 
 _TOPIC_ID_FROM = 12
@@ -39,9 +40,9 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
         found = await _ask(call, asked, getattr(request, "allow_auto_topic_creation", True), operations)
     for_cluster = getattr(request, "include_cluster_authorized_operations", False)
     return {
-        "brokers": [{"node_id": broker.node_id, "host": call.listener_host, "port": call.listener_port, "rack": None}],
+        "brokers": [each._asdict() for each in endpoints(broker, call.listener_host, call.listener_port)],
         "cluster_id": broker.cluster_id,
-        "controller_id": broker.node_id,
+        "controller_id": leader_of(broker),
         "topics": found,
         "cluster_authorized_operations": CLUSTER_OPERATIONS if for_cluster else NOT_ASKED,
         "error_code": ErrorCode.none,
@@ -50,9 +51,9 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
 
 async def _all(call: Call, operations: int) -> Encoded:
     """Every topic, some at a time: there may be tens of thousands."""
-    topics = list(call.broker.topics.all.values())
+    topics, placement = list(call.broker.topics.all.values()), Placement.of(call.broker)
     described = (
-        (1 + len(topic.partitions), describe_topic(call.broker, topic, operations))
+        (1 + len(topic.partitions), describe_topic(placement, topic, operations))
         for topic in topics
         if not topic.deleted
     )
@@ -84,18 +85,18 @@ async def _ask(call: Call, asked: Any, may_create: bool, operations: int) -> lis
         failures = {name: error for name, error in zip(missing, made, strict=True) if isinstance(error, BaseException)}
     else:
         failures = {}
-    found = []
+    found, placement = [], Placement.of(call.broker)
     for topic_id in ids:
         topic = call.broker.log.topics.by_id.get(topic_id)
         if topic is None:
             found.append(refuse_topic(ErrorCode.unknown_topic_id, None, operations, topic_id))
         else:
-            found.append(describe_topic(call.broker, topic, operations))
+            found.append(describe_topic(placement, topic, operations))
             names.pop(topic.name, None)
     for name in names:
         topic = topics.get(name)
         if topic is None:
             found.append(refuse_topic(failures.get(name), name, operations))
         else:
-            found.append(describe_topic(call.broker, topic, operations))
+            found.append(describe_topic(placement, topic, operations))
     return found

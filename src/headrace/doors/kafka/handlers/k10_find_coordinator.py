@@ -1,4 +1,4 @@
-"""FindCoordinator (10), versions 0 to 6: which broker keeps a group or a transactional id. One node keeps them all.
+"""FindCoordinator (10), versions 0 to 6: which broker keeps a group or a transactional id. It is the one that leads.
 
 Up to version 3 one key is asked for, from version 4 several. Key types: 0 a group, 1 a transactional id, 2 (version 6)
 a share partition, which gets the INVALID_REQUEST of a Kafka broker without share groups, as does any other type. Kafka
@@ -12,6 +12,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.doors.kafka.call import Call
+from headrace.doors.kafka.placement import endpoint
 
 _GROUP = 0
 _TRANSACTION = 1
@@ -34,11 +35,23 @@ def _coordinator(call: Call, key_type: int) -> dict[str, Any]:
             "host": "",
             "port": -1,
         }
+    group = call.broker.membership
+    leader = None
+    if group.leader is not None:
+        leader = endpoint(group, group.leader, call.listener_host, call.listener_port)
+    if leader is None:
+        return {
+            "error_code": ErrorCode.coordinator_not_available,
+            "error_message": "No node leads just now. Ask again.",
+            "node_id": -1,
+            "host": "",
+            "port": -1,
+        }
     return {
         "error_code": ErrorCode.none,
         # Kafka's own up to version 3, and some clients print it.
         "error_message": "NONE" if call.version < _SEVERAL_FROM else "",
-        "node_id": call.broker.node_id,
-        "host": call.listener_host,
-        "port": call.listener_port,
+        "node_id": leader.node_id,
+        "host": leader.host,
+        "port": leader.port,
     }

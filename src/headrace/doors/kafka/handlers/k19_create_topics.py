@@ -1,13 +1,15 @@
 """CreateTopics (19), versions 2 to 7.
 
 Partitions and replication factor may be -1 (the defaults) from version 4 on, and are accepted below it too, as Kafka
-does. With one node the replication factor is 1, and an assignment by hand can only name this node. All topics of a
+does. Every node of the group has a replica of every partition: the replication factor is their number, and an
+assignment by hand can only name all of them. All topics of a
 request are made together; each fails or succeeds alone. `validate_only` makes none and returns no topic id (Kafka
 returns one that it throws away).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -17,8 +19,8 @@ from headrace.broker.topics import check_name
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.changes import check_asked, check_replicas, repeated, within
 from headrace.doors.kafka.codec import encode_in_turns
-from headrace.doors.kafka.configs import dynamic_of, topic_entries
-from headrace.doors.kafka.errors import KafkaError, error_code
+from headrace.doors.kafka.configs import topic_entries
+from headrace.doors.kafka.errors import KafkaError, controller_code
 from headrace.errors import InvalidTopicConfig
 
 
@@ -48,7 +50,8 @@ async def _make(call: Call, topic: Any, validate_only: bool, duplicate: bool, as
         raise KafkaError(
             ErrorCode.invalid_request, f"'{topic.name}' is the name of Kafka's own metadata: choose another"
         )
-    partitions = _partitions(topic, call.broker.node_id)
+    nodes = call.broker.membership.replicas
+    partitions = _partitions(topic, nodes)
     check_asked(asked, call.broker.config)
     config: dict[str, str] = {}
     for entry in topic.configs:
@@ -67,16 +70,18 @@ async def _make(call: Call, topic: Any, validate_only: bool, duplicate: bool, as
         "error_message": None,
         "topic_config_error_code": 0,
         "num_partitions": count,
-        "replication_factor": 1,
-        "configs": topic_entries(own, call.broker.config, dynamic_of(call.broker)),
+        "replication_factor": len(nodes),
+        "configs": topic_entries(call.broker, own),
     }
 
 
-def _partitions(topic: Any, node_id: int) -> int:
+def _partitions(topic: Any, nodes: Sequence[int]) -> int:
     """How many partitions are asked for, -1 for the default."""
     if not topic.assignments:
-        if topic.replication_factor not in (-1, 1):
-            raise KafkaError(ErrorCode.invalid_replication_factor, _replication_sentence(topic.replication_factor))
+        if topic.replication_factor not in (-1, len(nodes)):
+            raise KafkaError(
+                ErrorCode.invalid_replication_factor, _replication_sentence(topic.replication_factor, len(nodes))
+            )
         return int(topic.num_partitions)
     if topic.replication_factor != -1:
         raise KafkaError(
@@ -96,23 +101,26 @@ def _partitions(topic: Any, node_id: int) -> int:
                 f"replicas were assigned to partition {assignment.partition_index} more than once",
             )
         seen.add(assignment.partition_index)
-        check_replicas(assignment.broker_ids, node_id)
+        check_replicas(assignment.broker_ids, nodes)
     if seen != set(range(len(seen))):
         raise KafkaError(ErrorCode.invalid_replica_assignment, "partitions are numbered from 0 without a gap")
     return len(seen)
 
 
-def _replication_sentence(factor: int) -> str:
+def _replication_sentence(factor: int, nodes: int) -> str:
     if factor < 1:
-        return f"the replication factor is 1 (or -1 for the default), not {factor}"
-    return f"{factor} replicas need {factor} brokers, and there is one: ask for 1 (or -1)"
+        return f"the replication factor is {nodes} (or -1 for the default), not {factor}"
+    if factor < nodes:
+        return f"each of the {nodes} nodes of the group has a replica of every topic: ask for {nodes} (or -1)"
+    there = "is one" if nodes == 1 else f"are {nodes}"
+    return f"{factor} replicas need {factor} brokers, and there {there}: ask for {nodes} (or -1)"
 
 
 def _result(name: str, outcome: dict[str, Any] | BaseException) -> dict[str, Any]:
     if isinstance(outcome, BaseException):
         return {
             "name": name,
-            "error_code": error_code(outcome),
+            "error_code": controller_code(outcome),
             "error_message": str(outcome),
             "num_partitions": -1,
             "replication_factor": -1,

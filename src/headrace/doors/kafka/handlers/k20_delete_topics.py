@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.changes import repeated, within
-from headrace.doors.kafka.errors import KafkaError, error_code
+from headrace.doors.kafka.errors import KafkaError, controller_code
 from headrace.errors import UnknownTopic
 
 
@@ -61,5 +61,10 @@ async def _delete(call: Call, name: str | None, topic_id: UUID | None, duplicate
 def _result(asked: tuple[str | None, UUID | None], outcome: dict[str, Any] | BaseException) -> dict[str, Any]:
     if isinstance(outcome, BaseException):
         name, topic_id = asked
-        return {"name": name, "topic_id": topic_id, "error_code": error_code(outcome), "error_message": str(outcome)}
+        return {
+            "name": name,
+            "topic_id": topic_id,
+            "error_code": controller_code(outcome),
+            "error_message": str(outcome),
+        }
     return outcome

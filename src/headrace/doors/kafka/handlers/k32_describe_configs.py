@@ -18,7 +18,6 @@ from headrace.doors.kafka.configs import (
     all_brokers_entries,
     broker_entries,
     check_node,
-    dynamic_of,
     group_entries,
     logger_entries,
     topic_entries,
@@ -51,7 +50,7 @@ def _entries(call: Call, resource: Any) -> list[dict[str, Any]]:
     keys = resource.configuration_keys or None
     if resource.resource_type == Resource.TOPIC:
         check_name(name)
-        return topic_entries(broker.topics.existing(name).config, broker.config, dynamic_of(broker), keys)
+        return topic_entries(broker, broker.topics.existing(name).config, keys)
     if resource.resource_type == Resource.GROUP:
         if not name:
             raise KafkaError(ErrorCode.invalid_request, "a group needs a name, and the empty string is none")

@@ -1,4 +1,5 @@
-"""CreatePartitions (37), versions 0 to 3: topics grow, never shrink. An assignment by hand can only name this node."""
+"""CreatePartitions (37), versions 0 to 3: topics grow, never shrink. An assignment by hand can only name all nodes
+of the group."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.changes import check_asked, check_replicas, repeated, within
-from headrace.doors.kafka.errors import KafkaError, error_code
+from headrace.doors.kafka.errors import KafkaError, controller_code
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
@@ -26,7 +27,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
         "results": [
             {
                 "name": name,
-                "error_code": ErrorCode.none if outcome is None else error_code(outcome),
+                "error_code": ErrorCode.none if outcome is None else controller_code(outcome),
                 "error_message": None if outcome is None else str(outcome),
             }
             for name, outcome in zip(wanted, outcomes, strict=True)
@@ -48,6 +49,6 @@ async def _grow(call: Call, topic: Any, validate_only: bool, duplicate: bool, as
                 f"{more} partition(s) come and replicas were assigned to {len(topic.assignments)}: assign all or none",
             )
         for assignment in topic.assignments:
-            check_replicas(assignment.broker_ids, call.broker.node_id)
+            check_replicas(assignment.broker_ids, call.broker.membership.replicas)
     if not validate_only:
         await topics.grow(topic.name, topic.count)

@@ -19,7 +19,7 @@ from headrace.broker.setting_kinds import as_list
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.changes import repeated
 from headrace.doors.kafka.configs import alter, value_of
-from headrace.doors.kafka.errors import KafkaError, error_code
+from headrace.doors.kafka.errors import KafkaError, controller_code
 from headrace.errors import HeadraceError, InvalidTopicConfig
 
 
@@ -53,7 +53,7 @@ async def respond(resources: Any, change: Callable[[Any], Coroutine[Any, Any, No
                 raise KafkaError(ErrorCode.invalid_request, f"{key[1]!r} stands more than once in the request")
             await change(resource)
         except (HeadraceError, OSError) as error:
-            code, sentence = error_code(error), str(error)
+            code, sentence = controller_code(error), str(error)
         responses.append(
             {"error_code": code, "error_message": sentence, "resource_type": key[0], "resource_name": key[1]}
         )

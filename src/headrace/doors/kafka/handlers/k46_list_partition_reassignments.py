@@ -1,5 +1,5 @@
-"""ListPartitionReassignments (46), version 0: on one node nothing moves, so none are under way, and as in Kafka a topic
-that does not exist has none either."""
+"""ListPartitionReassignments (46), version 0: partitions do not move one by one, since every node of the group has all
+of them. So none are under way, and as in Kafka a topic that does not exist has none either."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""DescribeQuorum (55), versions 0 to 2: who decides about the cluster's metadata. It is this one node.
+"""DescribeQuorum (55), versions 0 to 2: who decides about the cluster's metadata. It is the nodes of the
+group, of which one leads.
 
 Kafka keeps its metadata in the topic `__cluster_metadata`, and no other has a quorum. Headrace keeps it in its journal,
-which has no offsets: they are 0, and the one voter is caught up with itself.
+which has no offsets: they are 0. How far a voter is behind shows in the times, which the leader knows; a node that is
+not asked in its place (-1).
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.broker.internal import CLUSTER_METADATA
 from headrace.doors.kafka.call import Call
+from headrace.doors.kafka.placement import endpoints, leader_of
 
 LISTENER = "CONTROLLER"
 
@@ -36,26 +39,34 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
                     }
                 )
         topics.append({"topic_name": topic.topic_name, "partitions": partitions})
-    listener = {"name": LISTENER, "host": call.listener_host, "port": call.listener_port}
-    nodes = [{"node_id": call.broker.node_id, "listeners": [listener]}] if known else []
+    brokers = endpoints(call.broker, call.listener_host, call.listener_port) if known else []
+    nodes = [
+        {"node_id": each.node_id, "listeners": [{"name": LISTENER, "host": each.host, "port": each.port}]}
+        for each in brokers
+    ]
     return {"error_code": ErrorCode.none, "error_message": "", "topics": topics, "nodes": nodes}
 
 
 def _quorum(call: Call) -> dict[str, Any]:
-    now = call.broker.runtime.clock.now_ms()
-    voter = {
-        "replica_id": call.broker.node_id,
-        "log_end_offset": 0,
-        "last_fetch_timestamp": now,
-        "last_caught_up_timestamp": now,
-    }
+    now, group = call.broker.runtime.clock.now_ms(), call.broker.membership
+    lags = {**group.lags, group.node_id: 0.0} if group.leads else group.lags
+
+    def voter(number: int) -> dict[str, Any]:
+        caught_up = now - int(lags[number] * 1000) if number in lags else -1
+        return {
+            "replica_id": number,
+            "log_end_offset": 0,
+            "last_fetch_timestamp": caught_up,
+            "last_caught_up_timestamp": caught_up,
+        }
+
     return {
         "partition_index": 0,
         "error_code": ErrorCode.none,
         "error_message": "",
-        "leader_id": call.broker.node_id,
-        "leader_epoch": call.broker.log.epoch,
+        "leader_id": leader_of(call.broker),
+        "leader_epoch": max(call.broker.log.epoch, group.epoch),
         "high_watermark": 0,
-        "current_voters": [voter],
+        "current_voters": [voter(each) for each in group.replicas],
         "observers": [],
     }

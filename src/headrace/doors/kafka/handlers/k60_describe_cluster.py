@@ -1,4 +1,5 @@
-"""DescribeCluster (60), versions 0 to 2: one broker, which is the controller too. There is no controller endpoint."""
+"""DescribeCluster (60), versions 0 to 2: the nodes of the group that live. The one that leads is the controller. There
+are no controller endpoints."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.partitions import CLUSTER_OPERATIONS, NOT_ASKED
+from headrace.doors.kafka.placement import endpoints, leader_of
 
 _BROKERS = 1
 _CONTROLLERS = 2
@@ -18,7 +20,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
     if wanted == _CONTROLLERS:
         return _refused(
             ErrorCode.mismatched_endpoint_type,
-            "this is a broker, which is its own controller: ask it for brokers",
+            "brokers are controllers here: ask for brokers",
         )
     if wanted != _BROKERS:
         return _refused(
@@ -31,15 +33,10 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
         "error_message": None,
         "endpoint_type": _BROKERS,
         "cluster_id": broker.cluster_id,
-        "controller_id": broker.node_id,
+        "controller_id": leader_of(broker),
         "brokers": [
-            {
-                "broker_id": broker.node_id,
-                "host": call.listener_host,
-                "port": call.listener_port,
-                "rack": None,
-                "is_fenced": False,
-            }
+            {"broker_id": each.node_id, "host": each.host, "port": each.port, "rack": each.rack, "is_fenced": False}
+            for each in endpoints(broker, call.listener_host, call.listener_port)
         ],
         "cluster_authorized_operations": operations,
     }

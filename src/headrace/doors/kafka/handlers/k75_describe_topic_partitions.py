@@ -13,12 +13,13 @@ from kio.schema.errors import ErrorCode
 
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.partitions import NOT_ASKED, TOPIC_OPERATIONS, describe_topic, refuse_topic
+from headrace.doors.kafka.placement import Placement
 
 PARTITIONS_MAX = 2_000
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    topics, cursor = call.broker.topics, request.cursor
+    topics, cursor, placement = call.broker.topics, request.cursor, Placement.of(call.broker)
     names = sorted({topic.name for topic in request.topics} or topics.all)
     first = 0
     if cursor is not None:
@@ -36,7 +37,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
         if left == 0:
             return {"topics": described, "next_cursor": {"topic_name": name, "partition_index": 0}}
         page = topic.partitions[first : first + left]
-        described.append(describe_topic(call.broker, topic, TOPIC_OPERATIONS, page))
+        described.append(describe_topic(placement, topic, TOPIC_OPERATIONS, page))
         left -= len(page)
         reached = first + len(page)
         if reached < len(topic.partitions):
