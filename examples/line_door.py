@@ -165,6 +165,7 @@ class LineDoor(BufferedAcceptor[LineConnection]):
             buffer_bytes=BUFFER_BYTES,
         )
         self._numbers = 0
+        self._listeners = context.listeners
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -173,7 +174,7 @@ class LineDoor(BufferedAcceptor[LineConnection]):
 
     async def start(self) -> None:
         """Listen. Raises DoorClosed."""
-        if await open_listener(self.name, self.settings.line, self.listen):
+        if await open_listener(self.name, self.settings.line, self.listen, self._listeners):
             self.close_idle(self._shared.connections_idle_ms / 1000)
 
     async def stop(self) -> None:

@@ -74,7 +74,7 @@ def test_settings_are_values():
     assert config != config.part(BrokerSettings) == config.part(BrokerSettings)
     assert len({config, replace(config), Config()}) == 2
     assert "node_id=3" in repr(config)
-    assert "password" not in repr(config)
+    assert "user:password" not in repr(config)
     assert isinstance(config.part(BrokerSettings).node_id, int)
     assert Config.node_id == 0
 

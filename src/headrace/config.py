@@ -14,6 +14,7 @@ from typing import Any
 
 from headrace.addresses import host_names, parse_address
 from headrace.broker.settings import BrokerSettings, NodeSettings
+from headrace.cluster.settings import ClusterSettings
 from headrace.doors.http.settings import HttpSettings
 from headrace.doors.kafka.settings import KafkaSettings
 from headrace.doors.nsq.settings import NsqSettings
@@ -27,7 +28,16 @@ from headrace.targets import local_path
 ENVIRONMENT_PREFIX = "HEADRACE_"
 
 
-class Config(BrokerSettings, SharedSettings, RocketMqSettings, NsqSettings, HttpSettings, KafkaSettings, NodeSettings):
+class Config(
+    BrokerSettings,
+    SharedSettings,
+    ClusterSettings,
+    RocketMqSettings,
+    NsqSettings,
+    HttpSettings,
+    KafkaSettings,
+    NodeSettings,
+):
     """All settings of one broker. Fields of the last base come first: that is the order in `--help` and in the docs."""
 
     log_level: str = setting("info", "debug, info, warning or error.", choices=("debug", "info", "warning", "error"))

@@ -81,6 +81,13 @@ class Broker:
         for part in (self.dynamic, self.topics, *self._parts):
             await part.start()
 
+    async def end_waits(self) -> None:
+        """First of all at a stop: answer those that wait for others, or the doors would wait for them. These are joins
+        that wait for other members, polls for prepared messages, and producers that wait for readers."""
+        await self.overflow.stop()
+        await self.prepared.end_polls()
+        await self.groups.stop()
+
     async def stop(self) -> None:
         """Stop the parts; the log may stop after this."""
         for part in (self.overflow, *reversed(self._parts), self.deliveries):

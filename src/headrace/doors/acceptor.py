@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
+from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 import structlog
@@ -11,9 +13,10 @@ import structlog
 from headrace.broker.metrics import DoorMetrics
 from headrace.doors.capacity import Capacity
 from headrace.doors.connection import BufferedConnection
+from headrace.doors.listeners import BACKLOG
 from headrace.doors.receiving import Buffers, EndOfTurn
 from headrace.doors.roster import Closable, Roster
-from headrace.doors.tls import BACKLOG, TlsServer
+from headrace.doors.tls import TlsServer
 
 log = structlog.get_logger("headrace.doors")
 
@@ -34,34 +37,44 @@ class Acceptor(Generic[C]):
         self.connections: Roster[C] = Roster(connections_max, metrics, capacity)
         self.address: tuple[str, int] = ("", 0)
         """Where it listens, or did."""
-        self._server: asyncio.Server | TlsServer | None = None
+        self._servers: list[asyncio.Server | TlsServer] = []
 
     @property
     def is_open(self) -> bool:
         """Whether it listens."""
-        return self._server is not None
+        return bool(self._servers)
 
     def connect(self) -> asyncio.BaseProtocol:
         """A connection for a client that has come."""
         raise NotImplementedError
 
-    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
-        """Listen, over TLS alone where a context is given; port 0 picks one, which `address` then has. Raises OSError
-        where that cannot be."""
+    async def listen(
+        self, host: str, port: int, tls: ssl.SSLContext | None = None, sockets: Sequence[socket.socket] = ()
+    ) -> None:
+        """Listen, over TLS alone where a context is given; port 0 picks one, which `address` then has. Where there are
+        `sockets` that listen there, they are used, and closed at the end. Raises OSError where that cannot be."""
         self.loop = asyncio.get_running_loop()
-        if tls is None:
-            self._server = await self.loop.create_server(self.connect, host, port, backlog=BACKLOG)
+        if tls is not None:
+            server = TlsServer(self.connect, tls, self.metrics, self.connections.capacity)
+            await server.start(host, port, sockets)
+            self._servers = [server]
+        elif sockets:
+            self._servers = [await self.loop.create_server(self.connect, sock=each, backlog=BACKLOG) for each in sockets]
         else:
-            self._server = TlsServer(self.connect, tls, self.metrics, self.connections.capacity)
-            await self._server.start(host, port)
-        bound = self._server.sockets[0].getsockname()
+            self._servers = [await self.loop.create_server(self.connect, host, port, backlog=BACKLOG)]
+        bound = self.bound_sockets()[0].getsockname()
         self.address = (str(bound[0]), int(bound[1]))
+
+    def bound_sockets(self) -> list[socket.socket]:
+        """Those that it listens on."""
+        return [each for server in self._servers for each in server.sockets]
 
     async def close(self, seconds: float) -> None:
         """Accept no more, let connections answer what is under way, and close them, within some seconds."""
-        server, self._server = self._server, None
-        if server is not None:
+        servers, self._servers = self._servers, []
+        for server in servers:
             server.close()
+        if servers:
             await self.connections.close(seconds)
 
 

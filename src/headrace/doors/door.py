@@ -8,14 +8,16 @@ are a class of its own (`headrace.settings`), in its own folder.
 from __future__ import annotations
 
 import os
+import socket
 import ssl
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from headrace.addresses import parse_address
 from headrace.broker.broker import Broker
 from headrace.doors.capacity import Capacity
+from headrace.doors.listeners import Listeners, close_all
 from headrace.doors.settings import SharedSettings
 from headrace.errors import DoorClosed
 from headrace.settings import Settings
@@ -67,16 +69,29 @@ class DoorContext(Generic[S]):
     """The names of this broker, by which HTTP clients may call it."""
     command_line: Sequence[str] = ()
     """A command that starts such a broker, without secrets."""
+    listeners: Listeners | None = None
+    """In a group, the sockets that stay open when the node's role changes; see `open_listener`."""
 
 
-async def open_listener(name: str, address: str, listen: Callable[[str, int], Awaitable[None]]) -> bool:
-    """Have a listener listen on its configured address; whether one is configured. Raises DoorClosed."""
+class Listen(Protocol):
+    """Has a listener listen; on `sockets`, where there are any, and they are closed at the end."""
+
+    async def __call__(self, host: str, port: int, *, sockets: Sequence[socket.socket] = ()) -> None: ...
+
+
+async def open_listener(name: str, address: str, listen: Listen, listeners: Listeners | None = None) -> bool:
+    """Have a listener listen on its configured address; whether one is configured. `listeners` are the context's.
+    Raises DoorClosed."""
     place = parse_address(address)
     if place is None:
         return False
+    sockets: list[socket.socket] = []
     try:
-        await listen(*place)
+        if listeners is not None:
+            sockets = await listeners.bind(name, *place)
+        await listen(*place, sockets=sockets)
     except OSError as error:
+        close_all(sockets)
         # An event loop puts the address into the text, once more; a name that is not known has no errno.
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
         raise DoorClosed(

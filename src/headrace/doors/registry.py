@@ -26,15 +26,17 @@ class DoorEntry:
     path: str
     """MODULE:CLASS of what makes the door, given a `DoorContext` with its settings."""
     settings: type[Settings]
+    follower: str = ""
+    """The same for a node that follows in a group; empty: the clients that come wait for the node to lead."""
 
     def is_configured(self, config: Settings) -> bool:
         """Whether any of its listeners is."""
         addresses = (each.name for each in fields(self.settings) if each.metadata["address"])
         return any(getattr(config, address) != "off" for address in addresses)
 
-    def load(self) -> Callable[[DoorContext[Any]], Door]:
-        """Import the door."""
-        module, _, name = self.path.partition(":")
+    def load(self, follows: bool = False) -> Callable[[DoorContext[Any]], Door]:
+        """Import the door, or that of a node that follows."""
+        module, _, name = (self.follower if follows else self.path).partition(":")
         door: Callable[[DoorContext[Any]], Door] = getattr(import_module(module), name)
         return door
 

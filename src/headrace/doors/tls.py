@@ -19,12 +19,12 @@ import structlog
 from headrace.broker.metrics import DoorMetrics
 from headrace.broker.rate_limit import RateLimit
 from headrace.doors.capacity import Capacity
+from headrace.doors.listeners import bind
 from headrace.runtime.disk import NO_DESCRIPTORS
 
 log = structlog.get_logger("headrace.doors")
 
 HANDSHAKE_SECONDS = 60.0
-BACKLOG = 1024
 # Until the next try, where there is no descriptor, or no memory, for another connection.
 NOTHING_LEFT = (*NO_DESCRIPTORS, errno.ENOBUFS, errno.ENOMEM)
 NOTHING_LEFT_SECONDS = 1.0
@@ -98,20 +98,11 @@ class TlsServer:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.sockets: Sequence[socket.socket] = ()
 
-    async def start(self, host: str, port: int) -> None:
-        """Listen on every address that the host has. Raises OSError where that cannot be."""
-        loop = asyncio.get_running_loop()
-        places = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        sockets: list[socket.socket] = []
-        self.sockets = sockets
-        try:
-            for family, _, _, _, address in dict.fromkeys(places):
-                sockets.append(socket.create_server(address[:2], family=family, backlog=BACKLOG))
-                sockets[-1].setblocking(False)
-        except OSError:
-            self.close()
-            raise
-        for each in sockets:
+    async def start(self, host: str, port: int, sockets: Sequence[socket.socket] = ()) -> None:
+        """Listen on every address that the host has, or on `sockets`, which do. Raises OSError where that cannot be."""
+        self.sockets = sockets or await bind(host, port)
+        for each in self.sockets:
+            each.setblocking(False)
             self._run(self._accept(each))
 
     def close(self) -> None:

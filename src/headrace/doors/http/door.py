@@ -19,6 +19,7 @@ class HttpDoor:
     def __init__(self, context: DoorContext[HttpSettings]) -> None:
         broker, shared = context.broker, context.shared
         self.settings = context.settings
+        self._listeners = context.listeners
         self._pages = pages.Context(broker, context.is_ready)
         self._api = RestApi(broker)
         self.listener = Listener(
@@ -46,7 +47,7 @@ class HttpDoor:
 
     async def start(self) -> None:
         """Listen. Raises DoorClosed."""
-        await open_listener("http", self.settings.http, self.listener.listen)
+        await open_listener("http", self.settings.http, self.listener.listen, self._listeners)
 
     async def stop(self) -> None:
         """Stop accepting, let answers out, close."""

@@ -12,6 +12,8 @@ such (`unread_max_bytes`).
 from __future__ import annotations
 
 import asyncio
+import socket
+from collections.abc import Sequence
 from uuid import UUID
 
 import structlog
@@ -77,13 +79,13 @@ class KafkaDoor(BufferedAcceptor[Connection]):
 
     async def start(self) -> None:
         """Listen; over TLS alone where a certificate is configured. Raises DoorClosed."""
-        await open_listener("kafka", self.settings.kafka, self._listen)
+        await open_listener("kafka", self.settings.kafka, self._listen, self.context.listeners)
 
-    async def _listen(self, host: str, port: int) -> None:
+    async def _listen(self, host: str, port: int, *, sockets: Sequence[socket.socket] = ()) -> None:
         codec.ARRAY_MAX = self.settings.array_max
         loop = asyncio.get_running_loop()
         self.sessions = Sessions(self.settings.fetch_sessions_max, self.broker.runtime.random, loop)
-        await self.listen(host, port, self.context.tls)
+        await self.listen(host, port, self.context.tls, sockets)
         advertised = parse_address(self.settings.kafka_advertised) if self.settings.kafka_advertised else None
         self.advertised_host, self.advertised_port = advertised or self.address
         if self.advertised_host in EVERY_INTERFACE:

@@ -6,13 +6,12 @@ other is how the broker is reached (`Presence`), and the channels that look-up s
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Protocol
 
 from headrace.addresses import format_address
-from headrace.doors.door import DoorContext, open_listener
+from headrace.doors.door import DoorContext, Listen, open_listener
 from headrace.doors.nsq.known_channels import KnownChannels
 from headrace.doors.nsq.presence import Presence, broadcast_address
 from headrace.doors.nsq.settings import NsqSettings
@@ -89,11 +88,9 @@ class NsqDoor:
         await self._open("lookup-http", settings.lookup_http, lookupd.http, lookupd.http.listen)
         await self._open("lookup", settings.lookup, lookupd, lookupd.listen)
 
-    async def _open(
-        self, name: str, address: str, listener: OpenListener, listen: Callable[[str, int], Awaitable[None]]
-    ) -> bool:
+    async def _open(self, name: str, address: str, listener: OpenListener, listen: Listen) -> bool:
         self._running.push_async_callback(listener.stop)
-        if not await open_listener(name, address, listen):
+        if not await open_listener(name, address, listen, self._context.listeners):
             return False
         self.addresses[name] = format_address(*listener.address)
         return True

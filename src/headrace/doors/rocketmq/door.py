@@ -6,6 +6,8 @@ topics.
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from importlib.util import find_spec
 from typing import Protocol
@@ -31,7 +33,7 @@ class Listener(Protocol):
 
     address: tuple[str, int]
 
-    async def listen(self, host: str, port: int) -> None: ...
+    async def listen(self, host: str, port: int, *, sockets: Sequence[socket.socket] = ()) -> None: ...
 
     async def stop(self) -> None: ...
 
@@ -73,7 +75,7 @@ class RocketMqDoor:
 
     async def _open(self, name: str, address: str, listener: Listener) -> None:
         self._running.push_async_callback(listener.stop)
-        await open_listener(name, address, listener.listen)
+        await open_listener(name, address, listener.listen, self._context.listeners)
         self.addresses[name] = format_address(*listener.address)
 
 

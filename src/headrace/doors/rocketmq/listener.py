@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
+from collections.abc import Sequence
 
 from headrace.broker.metrics import ApiMetrics
 from headrace.doors.acceptor import BufferedAcceptor
@@ -41,9 +43,11 @@ class RemotingListener(BufferedAcceptor[RemotingConnection]):
         self._by_code: dict[int, ApiMetrics] = {}
         self._numbers = 0
 
-    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+    async def listen(
+        self, host: str, port: int, tls: ssl.SSLContext | None = None, sockets: Sequence[socket.socket] = ()
+    ) -> None:
         """Listen; over TLS alone where a certificate is configured. Raises OSError where that cannot be."""
-        await super().listen(host, port, self._tls)
+        await super().listen(host, port, self._tls, sockets)
         self.close_idle(self._idle_seconds)
 
     async def stop(self) -> None:

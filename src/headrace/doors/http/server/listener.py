@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import socket
 import ssl
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 
 from headrace.broker.metrics import DoorMetrics
@@ -58,12 +59,13 @@ class Listener(Acceptor[WebConnection]):
         """A connection for a client that has come."""
         return WebConnection(self)
 
-    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+    async def listen(
+        self, host: str, port: int, tls: ssl.SSLContext | None = None, sockets: Sequence[socket.socket] = ()
+    ) -> None:
         """Listen; over TLS alone where a context is given. Raises OSError where that cannot be."""
         self.tls = tls is not None
-        await super().listen(host, port, tls)
-        assert self._server is not None
-        addresses = [listening.getsockname()[0] for listening in self._server.sockets]
+        await super().listen(host, port, tls, sockets)
+        addresses = [listening.getsockname()[0] for listening in self.bound_sockets()]
         self.guard.loopback = all(ipaddress.ip_address(each).is_loopback for each in addresses)
 
     async def stop(self) -> None:

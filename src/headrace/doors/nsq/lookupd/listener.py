@@ -5,7 +5,9 @@ Both sides share one registry, and either can be opened without the other.
 
 from __future__ import annotations
 
+import socket
 import ssl
+from collections.abc import Sequence
 
 from headrace.doors.acceptor import BufferedAcceptor
 from headrace.doors.door import DoorContext
@@ -51,9 +53,11 @@ class Lookupd(BufferedAcceptor[LookupConnection]):
             write_error=Api.write_error,
         )
 
-    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+    async def listen(
+        self, host: str, port: int, tls: ssl.SSLContext | None = None, sockets: Sequence[socket.socket] = ()
+    ) -> None:
         """Listen for producers; they send PING every 15 seconds. Raises OSError where that cannot be."""
-        await super().listen(host, port, tls)
+        await super().listen(host, port, tls, sockets)
         self.close_idle(self._idle_seconds)
 
     async def stop(self) -> None:

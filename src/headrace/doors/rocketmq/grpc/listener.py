@@ -7,6 +7,8 @@ touches the broker runs on the loop, as at any other door. Its bounds are option
 from __future__ import annotations
 
 import errno
+import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 import grpc
@@ -14,6 +16,7 @@ from grpc import aio
 
 from headrace.addresses import format_address
 from headrace.doors.door import DoorContext
+from headrace.doors.listeners import close_all
 from headrace.doors.rocketmq.grpc.clients import Clients
 from headrace.doors.rocketmq.grpc.handlers import Handlers
 from headrace.doors.rocketmq.grpc.methods import methods_of
@@ -44,8 +47,12 @@ class GrpcListener:
         self._clients = Clients(context.broker, context.settings, producers, context.shared.connections_max)
         self._handlers = Handlers(context, topics, self._clients, lambda: Host.of(*self.address))
 
-    async def listen(self, host: str, port: int) -> None:
+    async def listen(self, host: str, port: int, sockets: Sequence[socket.socket] = ()) -> None:
         """Listen; over TLS alone where a certificate is configured. Raises OSError where that cannot be."""
+        if self._context.listeners is not None:
+            # gRPC takes no socket from others.
+            close_all(sockets)
+            port = self._context.listeners.free(NAME)
         shared = self._context.shared
         server = self._server = aio.server(
             options=(

@@ -5,8 +5,10 @@ Nothing of the broker is stored: what it has is looked up for each question.
 
 from __future__ import annotations
 
+import socket
 import ssl
 from asyncio import TimerHandle
+from collections.abc import Sequence
 
 from headrace.doors.door import DoorContext
 from headrace.doors.rocketmq.listener import RemotingListener
@@ -36,9 +38,11 @@ class NameServer(RemotingListener):
         """Whether routes let producers write to this broker: an administrator may take that away until the next start.
         """
 
-    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+    async def listen(
+        self, host: str, port: int, tls: ssl.SSLContext | None = None, sockets: Sequence[socket.socket] = ()
+    ) -> None:
         """Listen, and look for registered brokers that are silent. Raises OSError where that cannot be."""
-        await super().listen(host, port, tls)
+        await super().listen(host, port, tls, sockets)
         if self.settings.rocketmq_namesrv_registration:
             self._scan()
 

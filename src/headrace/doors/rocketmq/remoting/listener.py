@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from asyncio import TimerHandle
+from collections.abc import Sequence
 from functools import lru_cache
 
 from headrace.broker.rocketmq.subscription_groups import SubscriptionGroup
@@ -54,9 +56,11 @@ class Remoting(RemotingListener):
         self._expiry = self.settings.rocketmq_client_expiry_ms / 1000
         self._scanning: TimerHandle | None = None
 
-    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+    async def listen(
+        self, host: str, port: int, tls: ssl.SSLContext | None = None, sockets: Sequence[socket.socket] = ()
+    ) -> None:
         """Listen, and look for clients without heartbeats. Raises OSError where that cannot be."""
-        await super().listen(host, port, tls)
+        await super().listen(host, port, tls, sockets)
         self._scan()
 
     async def stop(self) -> None:
