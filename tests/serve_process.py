@@ -43,6 +43,11 @@ class ServeProcess:
             self.kill()
 
     @property
+    def runs(self) -> bool:
+        """Whether it was started, and not ended from here."""
+        return self._process is not None
+
+    @property
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid

@@ -1,4 +1,4 @@
-"""What a server stands on: the runtime over its data directory, its certificate, and the descriptors that it shares out.
+"""What a server stands on: the runtime over its data directory, its certificate, and the descriptors it shares.
 
 It is the same for a server that runs alone and for one in a group.
 """

@@ -6,6 +6,10 @@ It neither starts the log below it nor the doors above it: `headrace.server` com
 
 from __future__ import annotations
 
+import asyncio
+
+import structlog
+
 from headrace.broker.archived import Archived
 from headrace.broker.consumed import Consumed
 from headrace.broker.deduplication import Deduplication
@@ -27,17 +31,28 @@ from headrace.broker.timer import Timer
 from headrace.broker.topics import Topics
 from headrace.broker.transactions import TransactionCoordinator
 from headrace.broker.unpacking import Unpacker
+from headrace.errors import HeadraceError
 from headrace.log.local import LocalLog
 from headrace.runtime import Runtime
+
+logger = structlog.get_logger("headrace.broker")
+
+# For each part of a broker that is abandoned.
+ABANDON_SECONDS = 2.0
 
 
 class Broker:
     """One node."""
 
     def __init__(
-        self, runtime: Runtime, log: LocalLog, config: BrokerSettings, membership: Membership | None = None
+        self,
+        runtime: Runtime,
+        log: LocalLog,
+        config: BrokerSettings,
+        membership: Membership | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
-        """Without a `membership` it runs alone."""
+        """Without a `membership` it runs alone. `metrics` are those of the node's brokers before this one."""
         self.runtime = runtime
         self.log = log
         self.config = config
@@ -54,7 +69,7 @@ class Broker:
         self.timer = Timer(runtime, log, self.topics, config)
         self.producer_ids = ProducerIds(log)
         self.transactions = TransactionCoordinator(runtime, log, self.topics, self.groups, self.producer_ids, config)
-        self.metrics = Metrics()
+        self.metrics = metrics or Metrics()
         self.deduplication = Deduplication(runtime, log, self.topics, self.timer, self.metrics, config)
         self.overflow = Overflow(log, self.topics, self.groups, self.metrics, config, self.queues.lag)
         self.publisher = Publisher(
@@ -87,6 +102,17 @@ class Broker:
         await self.overflow.stop()
         await self.prepared.end_polls()
         await self.groups.stop()
+
+    async def abandon(self) -> None:
+        """Stop without writing: this node does not lead any more, and the log refuses every append. What is not
+        committed is void, and what is committed is the next leader's."""
+        self.log.detach()
+        for part in (self.overflow, *reversed(self._parts), self.deliveries):
+            try:
+                async with asyncio.timeout(ABANDON_SECONDS):
+                    await part.stop()
+            except (HeadraceError, OSError, TimeoutError) as error:
+                logger.warning("a part of the broker did not end cleanly", part=type(part).__name__, error=repr(error))
 
     async def stop(self) -> None:
         """Stop the parts; the log may stop after this."""

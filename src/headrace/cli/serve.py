@@ -26,11 +26,13 @@ from headrace.errors import ConfigError, HeadraceError
 
 if TYPE_CHECKING:
     from headrace.doors.registry import DoorEntry
+    from headrace.group_server import GroupServer
+    from headrace.server import Server
 
 # In the order of the ready line; others come behind.
 LISTENERS = (
     *("kafka", "http", "nsq", "nsq-http", "nsq-https", "lookup", "lookup-http"),
-    *("rocketmq", "rocketmq-namesrv", "rocketmq-grpc"),
+    *("rocketmq", "rocketmq-namesrv", "rocketmq-grpc", "peer"),
 )
 
 
@@ -142,7 +144,6 @@ def _import_lightly() -> None:
 
 async def _serve(config: Config, doors: Sequence[DoorEntry] | None) -> None:
     from headrace.runtime.memory import return_large_buffers
-    from headrace.server import Server
 
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
@@ -156,7 +157,7 @@ async def _serve(config: Config, doors: Sequence[DoorEntry] | None) -> None:
         # `nohup` has SIGHUP ignored, and means it.
         if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             loop.add_signal_handler(number, on_signal, number)
-    server = Server(config) if doors is None else Server(config, doors=doors)
+    server = _server(config, doors)
     await server.start()
     # What is there by now stays. Each full collection would look at all of it, and hold the loop for some 20 ms.
     gc.freeze()
@@ -169,6 +170,31 @@ async def _serve(config: Config, doors: Sequence[DoorEntry] | None) -> None:
             print("ready", *(f"{name}={addresses[name]}" for name in names), flush=True)
         except OSError as error:
             raise HeadraceError(f"the line `ready` cannot be written to standard output: {error.strerror}") from None
-        await stopping.wait()
+        await _wait(stopping, server)
     finally:
         await server.stop()
+
+
+def _server(config: Config, doors: Sequence[DoorEntry] | None) -> Server | GroupServer:
+    from headrace.doors.registry import DOORS
+
+    entries = DOORS if doors is None else doors
+    if config.cluster:
+        from headrace.group_server import GroupServer
+
+        return GroupServer(config, doors=entries)
+    from headrace.server import Server
+
+    return Server(config, doors=entries)
+
+
+async def _wait(stopping: asyncio.Event, server: Server | GroupServer) -> None:
+    """Return when the broker is to stop. Raises a HeadraceError when it cannot go on."""
+    stops, fails = asyncio.ensure_future(stopping.wait()), asyncio.ensure_future(server.wait_failed())
+    try:
+        await asyncio.wait((stops, fails), return_when=asyncio.FIRST_COMPLETED)
+        if fails.done():
+            fails.result()
+    finally:
+        stops.cancel()
+        fails.cancel()

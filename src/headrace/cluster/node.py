@@ -26,7 +26,7 @@ from headrace.cluster.following import Following, Link
 from headrace.cluster.leadership import Leadership
 from headrace.cluster.maximal_isr import MaximalIsr
 from headrace.cluster.presence import LEASE_SECONDS, Presence
-from headrace.cluster.records import Group, Incarnation, Keys, parse_group, parse_node
+from headrace.cluster.records import Group, Incarnation, Keys, parse_group, parse_node, read_numbers
 from headrace.cluster.records import Node as NodeRecord
 from headrace.cluster.watcher import Watcher
 from headrace.cluster.wire import VERSION, Hello, Message, Refusal
@@ -89,6 +89,10 @@ class Node:
         self._revision = 0
         self.alive: dict[str, NodeRecord] = {}
         """The nodes of the group that live, by their directory ids."""
+        self.numbers: dict[str, int] = {}
+        """The nodes that have, or had last, these data directories."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when anything may have changed of what the group's members show."""
         self._epoch = 0
         """The latest that this node knows of."""
         # The last epoch that it has led in.
@@ -149,6 +153,11 @@ class Node:
     def serves(self) -> bool:
         """Whether this node leads, and everything before its leadership is committed."""
         return self.leadership is not None and self.leadership.serves
+
+    @property
+    def reaches_etcd(self) -> bool:
+        """Whether etcd could be read within the last lease."""
+        return self._loop.time() - self._etcd_heard_at < self._settings.lease_s
 
     # --- the log ---
 
@@ -244,10 +253,12 @@ class Node:
         nodes = f"{settings.keys.prefix}nodes/"
         found = [parse_node(each.value, key) for key, each in view.entries.items() if key.startswith(nodes)]
         self.alive = {each.directory_id: each for each in found if each.group == settings.group}
+        self.numbers = read_numbers(view, settings.keys)
         entry = view.entries.get(settings.keys.group(settings.group))
         if entry is not None:
             self._take(parse_group(entry.value, entry.key), entry.revision)
         self._wake.set()
+        self.on_change()
 
     def _miss(self, error: EtcdError) -> None:
         """etcd cannot be read."""
@@ -346,6 +357,7 @@ class Node:
                 self._watcher.hurry()
         if isinstance(outcome, Swapped):
             self._take(changed, outcome.revision)
+            self.on_change()
             return True
         if isinstance(outcome, Refused) and outcome.current is not None:
             self._take(parse_group(outcome.current.value, key), outcome.current.revision)

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from headrace.cluster.errors import RecordInvalid
+from headrace.cluster.etcd import View
 
 ROOT = "/headrace"
 FEATURE_LEVEL = 1
@@ -198,6 +199,13 @@ def parse_node(value: bytes, key: str) -> Node:
             "feature_level": _number(1),
         },
     )
+
+
+def read_numbers(view: View, keys: Keys) -> dict[str, int]:
+    """The numbers of nodes by the data directories that they were last started with. Raises RecordInvalid."""
+    members = f"{keys.prefix}members/"
+    found = ((key, each) for key, each in view.entries.items() if key.startswith(members))
+    return {parse_member(each.value, key).directory_id: int(key.removeprefix(members)) for key, each in found}
 
 
 def contradictions(group: Group) -> list[str]:

@@ -18,6 +18,7 @@ import structlog
 from headrace.cluster.etcd import Etcd
 from headrace.cluster.node import Node, NodeSettings
 from headrace.cluster.records import Node as NodeRecord
+from headrace.errors import TransferFailed
 from headrace.log.replicated import ReplicatedLog
 from headrace.log.settings import LogSettings
 from headrace.runtime import Runtime
@@ -51,7 +52,10 @@ class Replica:
         self.role = Role.FOLLOWER
         self.broken = asyncio.Event()
         """Set when the replica cannot go on, because its disk failed (`log.broken`): stop it, and start it again."""
+        self.problem = ""
+        """Why."""
         self._on_role = on_role
+        self._held = False
         self.node = Node(runtime, etcd, settings, self._on_committed, self._on_deposed, self._on_isr)
         self.log = ReplicatedLog(
             runtime,
@@ -78,6 +82,24 @@ class Replica:
         await self.node.stop()
         await self.log.stop()
 
+    def hold(self) -> None:
+        """Do not lead, though elected, until `release`: what stood on the last leadership must be gone, or it would
+        append in the next one what was never committed."""
+        self._held = True
+
+    def release(self) -> None:
+        """Nothing stands on a leadership that has ended."""
+        self._held = False
+        self._on_applied()
+
+    def fail(self, reason: str) -> None:
+        """What stands on this replica cannot go on."""
+        self._on_broken(reason)
+
+    async def transfer(self, to: int | None) -> None:
+        """Have another node lead. Raises TransferFailed."""
+        raise TransferFailed("leadership cannot be transferred by this version")
+
     # --- what the node reports ---
 
     def _on_committed(self, sequence: int) -> None:
@@ -92,7 +114,7 @@ class Replica:
 
     def _on_applied(self) -> None:
         leadership = self.node.leadership
-        if leadership is None or not leadership.serves or self.role is Role.LEADER:
+        if leadership is None or not leadership.serves or self.role is Role.LEADER or self._held:
             return
         if self.log.frames.applied >= leadership.begin:
             self.log.lead(leadership.epoch, leadership.append)
@@ -100,6 +122,7 @@ class Replica:
 
     def _on_broken(self, reason: str) -> None:
         logger.error("this replica cannot go on until it is started again", reason=reason)
+        self.problem = reason
         self.broken.set()
 
     def _change(self, role: Role) -> None:

@@ -59,7 +59,9 @@ class Acceptor(Generic[C]):
             await server.start(host, port, sockets)
             self._servers = [server]
         elif sockets:
-            self._servers = [await self.loop.create_server(self.connect, sock=each, backlog=BACKLOG) for each in sockets]
+            self._servers = [
+                await self.loop.create_server(self.connect, sock=each, backlog=BACKLOG) for each in sockets
+            ]
         else:
             self._servers = [await self.loop.create_server(self.connect, host, port, backlog=BACKLOG)]
         bound = self.bound_sockets()[0].getsockname()

@@ -5,7 +5,7 @@ An entry names its door's class and does not import it: a door that is off costs
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
 from importlib import import_module
 from typing import Any
@@ -14,7 +14,9 @@ from headrace.doors.door import Door, DoorContext
 from headrace.doors.http.settings import HttpSettings
 from headrace.doors.kafka.settings import KafkaSettings
 from headrace.doors.nsq.settings import NsqSettings
+from headrace.doors.nsq.settings import closed as nsq_closed
 from headrace.doors.rocketmq.settings import RocketMqSettings
+from headrace.doors.rocketmq.settings import closed as rocketmq_closed
 from headrace.settings import Settings
 
 
@@ -26,8 +28,17 @@ class DoorEntry:
     path: str
     """MODULE:CLASS of what makes the door, given a `DoorContext` with its settings."""
     settings: type[Settings]
+    closed: Callable[[Any], Collection[str]] = lambda _: ()
+    """Of its settings with addresses, given those of the server, those that open no listener."""
     follower: str = ""
     """The same for a node that follows in a group; empty: the clients that come wait for the node to lead."""
+
+    def listeners(self, config: Settings) -> dict[str, str]:
+        """The configured address of each of its listeners that is open, by the listener's name."""
+        names = [each.name for each in fields(self.settings) if each.metadata["address"]]
+        closed = self.closed(config)
+        found = {name.replace("_", "-"): getattr(config, name) for name in names if name not in closed}
+        return {name: address for name, address in found.items() if address != "off"}
 
     def is_configured(self, config: Settings) -> bool:
         """Whether any of its listeners is."""
@@ -45,6 +56,6 @@ class DoorEntry:
 DOORS = (
     DoorEntry("http", "headrace.doors.http.door:HttpDoor", HttpSettings),
     DoorEntry("kafka", "headrace.doors.kafka.door:KafkaDoor", KafkaSettings),
-    DoorEntry("nsq", "headrace.doors.nsq.door:NsqDoor", NsqSettings),
-    DoorEntry("rocketmq", "headrace.doors.rocketmq.door:RocketMqDoor", RocketMqSettings),
+    DoorEntry("nsq", "headrace.doors.nsq.door:NsqDoor", NsqSettings, nsq_closed),
+    DoorEntry("rocketmq", "headrace.doors.rocketmq.door:RocketMqDoor", RocketMqSettings, rocketmq_closed),
 )

@@ -86,6 +86,15 @@ class LocalLog(Log):
         self.holds: list[Hold] = []
         """What retention asks before it moves a start."""
 
+    def detach(self) -> None:
+        """Call nothing any more that the broker above has asked for: another one takes its place."""
+        self.on_partition_changed.clear()
+        self.on_trimmed.clear()
+        self.holds.clear()
+        for topic in self.topics.values():
+            for partition in topic.partitions:
+                partition.wake_all()
+
     def held_from(self, partition: Partition) -> int | None:
         """The offset that retention may not pass; None: it may pass any."""
         return min([offset for hold in self.holds if (offset := hold(partition)) is not None], default=None)

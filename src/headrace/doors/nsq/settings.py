@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from headrace.addresses import parse_addresses
 from headrace.errors import ConfigError
 from headrace.settings import HOST_PORT, Settings, setting
@@ -98,3 +100,10 @@ class NsqSettings(Settings):
             raise ConfigError(
                 f"nsq_max_msg_size ({self.nsq_max_msg_size}) is above nsq_max_body_size ({self.nsq_max_body_size})"
             )
+
+
+def closed(config: Any) -> tuple[str, ...]:
+    """Of the addresses in a server's settings, that of a listener that is not open: the one over TLS, without a
+    certificate, and where NSQ was closed otherwise."""
+    by_itself = config.nsq_https != NsqSettings.nsq_https or (config.nsq, config.nsq_http) != ("off", "off")
+    return () if config.tls_cert and by_itself else ("nsq_https",)

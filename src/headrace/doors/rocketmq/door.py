@@ -9,7 +9,6 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from importlib.util import find_spec
 from typing import Protocol
 
 import structlog
@@ -18,14 +17,11 @@ from headrace.addresses import format_address
 from headrace.doors.door import DoorContext, open_listener
 from headrace.doors.rocketmq.presence import Presence
 from headrace.doors.rocketmq.producers import ProducerGroups
-from headrace.doors.rocketmq.settings import GRPC_ADDRESS, RocketMqSettings
+from headrace.doors.rocketmq.settings import GRPC_ADDRESS, RocketMqSettings, missing_grpc_packages
 from headrace.doors.rocketmq.topics import RocketMqTopics
 from headrace.errors import DoorClosed
 
 log = structlog.get_logger("headrace.rocketmq")
-
-# What the gRPC protocol needs: a server, and RocketMQ's protos, which come with its Python client.
-GRPC_PACKAGES = ("grpc", "google.protobuf", "rocketmq")
 
 
 class Listener(Protocol):
@@ -81,10 +77,7 @@ class RocketMqDoor:
 
 def _has_grpc(address: str) -> bool:
     """Whether the extra is installed. Raises DoorClosed where it is not, and an address was configured."""
-    try:
-        missing = [name for name in GRPC_PACKAGES if find_spec(name) is None]
-    except ModuleNotFoundError as error:
-        missing = [str(error.name)]
+    missing = missing_grpc_packages()
     if not missing:
         return True
     text = f"the rocketmq-grpc door needs {', '.join(missing)}: install headrace[rocketmq-grpc]"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from headrace.addresses import parse_address
 from headrace.errors import ConfigError
 from headrace.settings import HOST_PORT, Settings, setting
@@ -30,6 +32,8 @@ def parse_levels(text: str) -> tuple[int, ...]:
     return tuple(levels)
 
 
+# What the gRPC protocol needs: a server, and RocketMQ's protos, which come with its Python client.
+GRPC_PACKAGES = ("grpc", "google.protobuf", "rocketmq")
 # The address of its own accord: where the extra is missing, it is not opened, and that is no error.
 GRPC_ADDRESS = "127.0.0.1:8081"
 
@@ -107,3 +111,18 @@ class RocketMqSettings(Settings):
         "A reset of offsets counts at once and reaches clients by their next pull; off: clients are sent the offsets, "
         "and commit them.",
     )
+
+
+def missing_grpc_packages() -> list[str]:
+    """What the gRPC side needs and is not installed."""
+    from importlib.util import find_spec
+
+    try:
+        return [name for name in GRPC_PACKAGES if find_spec(name) is None]
+    except ModuleNotFoundError as error:
+        return [str(error.name)]
+
+
+def closed(config: Any) -> tuple[str, ...]:
+    """Of the addresses in a server's settings, that of a listener that is not open: gRPC's, without the extra."""
+    return ("rocketmq_grpc",) if config.rocketmq_grpc == GRPC_ADDRESS and missing_grpc_packages() else ()

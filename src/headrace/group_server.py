@@ -1,0 +1,300 @@
+"""The composition root of a node in a group: a replica, and on it what the node's role asks for.
+
+While the node follows, there is a standby: a broker that is not started, over a log that is written by the group, and
+the doors of a follower. When it begins to lead, the follower's doors close, the broker starts, and the leader's doors
+open. When it leads no more, its doors close and its broker is abandoned: what a broker has in memory was never
+committed, so another one is made. A role is a whole, and nothing of it goes on in the next.
+
+Listening sockets are bound once and outlive the doors: see `headrace.doors.listeners`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import structlog
+
+from headrace.addresses import format_address, parse_address
+from headrace.broker.broker import Broker
+from headrace.broker.metrics import Metrics
+from headrace.broker.settings import BrokerSettings
+from headrace.client.tls import client_context
+from headrace.cluster import identity
+from headrace.cluster.etcd import Etcd
+from headrace.cluster.membership import GroupMembership
+from headrace.cluster.node import NodeSettings
+from headrace.cluster.records import Incarnation, Keys
+from headrace.cluster.records import Node as NodeRecord
+from headrace.cluster.replica import Replica, Role
+from headrace.cluster.settings import ClusterSettings
+from headrace.cluster.url import parse_cluster_url
+from headrace.cluster.wire import VERSION as PEER_VERSION
+from headrace.config import Config
+from headrace.doors.capacity import Capacity
+from headrace.doors.door import open_listener
+from headrace.doors.listeners import Listeners, close_all
+from headrace.doors.registry import DOORS, DoorEntry
+from headrace.errors import ConfigError, HeadraceError
+from headrace.ground import Ground, directory_error
+from headrace.log.settings import LogSettings
+from headrace.open_doors import OpenDoors
+from headrace.runtime import Runtime
+from headrace.targets import local_path
+from headrace.version import VERSION
+
+log = structlog.get_logger("headrace.server")
+
+EVERY_INTERFACE = ("0.0.0.0", "::")
+# A start waits as long for an etcd that has just been started.
+ETCD_PATIENCE_SECONDS = 10.0
+
+
+class GroupServer:
+    """One node of a group, on the running loop."""
+
+    broker: Broker
+    """Of the role that the node has, there once the server has started."""
+
+    def __init__(self, config: Config, runtime: Runtime | None = None, doors: Sequence[DoorEntry] = DOORS) -> None:
+        self.config = config
+        self.addresses: dict[str, str] = {}
+        """HOST:PORT of each listener, by its name, and of `peer`."""
+        self._entries = doors
+        self._runtime = runtime
+        self._capacity = Capacity(unread_bytes=config.unread_max_bytes, receiving_bytes=config.receiving_max_bytes)
+        # The simulator's loop has sockets of its own kind.
+        self._listeners = Listeners() if runtime is None else None
+        self._metrics = Metrics()
+        self._accepts = False
+        self._leads = asyncio.Event()
+        self._deposed = asyncio.Event()
+        self._roles: asyncio.Task[None] | None = None
+        self._running = AsyncExitStack()
+
+    @property
+    def ready(self) -> bool:
+        """Every door of the node's role accepts."""
+        return self._accepts
+
+    # --- life ---
+
+    async def start(self) -> None:
+        """Take part in the group, as a follower; raises a HeadraceError with everything stopped again."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        config = self.config
+        self._ground = ground = Ground(config, self._runtime, self._capacity)
+        self._running.callback(ground.close)
+        url = parse_cluster_url(config.cluster)
+        keys, etcd = Keys(url.name), etcd_of(config.part(ClusterSettings))
+        # Before etcd counts a start of this directory.
+        ground.runtime.disk.lock()
+        self._running.callback(ground.runtime.disk.unlock)
+        self._running.push_async_callback(etcd.close)
+        found = await identity.start(ground.runtime, etcd, keys, config.group, config.node_id)
+        me = Incarnation(config.node_id, found.directory_id, found.starts)
+        self.replica = Replica(
+            ground.runtime,
+            etcd,
+            NodeSettings(found.cluster_id, keys, config.group, me),
+            replace(config.part(LogSettings), open_files_max=ground.segments_max),
+            self._on_role,
+            config.replica_uncommitted_max_bytes,
+        )
+        try:
+            peer = await self.replica.start(*_place(config.peer))
+        except OSError as error:
+            raise directory_error(config.data, error) from error
+        self._running.push_async_callback(self.replica.stop)
+        await self._bind()
+        self.addresses["peer"] = peer
+        record = NodeRecord(
+            me.directory_id,
+            me.starts,
+            config.group,
+            config.rack,
+            advertised(config, self.addresses, ground.runtime.hostname),
+            ground.runtime.boot_id,
+            PEER_VERSION,
+            PEER_VERSION,
+        )
+        self.membership = GroupMembership(self.replica, config.node_id, record)
+        self._doors = OpenDoors(
+            config, self._entries, self._capacity, ground.tls, lambda: self._accepts, self.addresses, self._listeners
+        )
+        await self._follow()
+        await self.replica.join(record)
+        self._roles = asyncio.get_running_loop().create_task(self._serve_roles())
+        log.info("ready", version=VERSION, data=config.data, node=config.node_id, group=config.group, **self.addresses)
+
+    async def _bind(self) -> None:
+        """Open the sockets of all listeners, whatever doors the node's first role has."""
+        if self._listeners is None:
+            return
+        self._running.callback(self._listeners.close)
+        for entry in self._entries:
+            for name, address in entry.listeners(self.config).items():
+                await open_listener(name, address, _leave, self._listeners)
+                self.addresses[name] = format_address(*self._listeners.address(name))
+
+    async def stop(self) -> None:
+        """Stop in order: doors, broker, replica, runtime. Safe to call twice."""
+        was_ready, self._accepts = self._accepts, False
+        if was_ready:
+            log.info("stopping")
+        await asyncio.shield(self._stop())
+        if was_ready:
+            log.info("stopped")
+        self.addresses.clear()
+
+    async def _stop(self) -> None:
+        roles, self._roles = self._roles, None
+        if roles is not None:
+            roles.cancel()
+            await asyncio.gather(roles, return_exceptions=True)
+            if self.membership.leads:
+                await self.broker.end_waits()
+                await self._doors.close()
+                await self._stop_broker()
+            else:
+                await self._doors.close()
+        running, self._running = self._running, AsyncExitStack()
+        await running.aclose()
+
+    async def _stop_broker(self) -> None:
+        """Write down what the broker has in memory, for as long as the node leads."""
+        stopping = asyncio.ensure_future(self.broker.stop())
+        deposed = asyncio.ensure_future(self._deposed.wait())
+        await asyncio.wait((stopping, deposed), return_when=asyncio.FIRST_COMPLETED)
+        deposed.cancel()
+        if not stopping.done():
+            stopping.cancel()
+            await asyncio.gather(stopping, return_exceptions=True)
+            await self.broker.abandon()
+        else:
+            stopping.result()
+
+    async def wait_failed(self) -> None:
+        """Return never; raises a HeadraceError when the replica cannot go on."""
+        await self.replica.broken.wait()
+        raise HeadraceError(
+            f"this replica cannot go on: {self.replica.problem}. Look at the disk of {self.config.data}, and start "
+            "the node again: it recovers from its journal, and from the other nodes."
+        )
+
+    # --- roles ---
+
+    def _on_role(self, role: Role) -> None:
+        if role is Role.LEADER:
+            self._deposed.clear()
+            self._leads.set()
+        else:
+            # At once: whoever is asked from now on is answered by one that does not lead.
+            self.replica.hold()
+            self._accepts = False
+            self._leads.clear()
+            self._deposed.set()
+            self.membership.leads = False
+
+    async def _serve_roles(self) -> None:
+        while True:
+            await self._leads.wait()
+            leading = asyncio.get_running_loop().create_task(self._lead())
+            try:
+                await self._deposed.wait()
+            finally:
+                leading.cancel()
+                await asyncio.gather(leading, return_exceptions=True)
+            await self._abandon()
+            await self._follow()
+            self.replica.release()
+
+    async def _follow(self) -> None:
+        """Begin as a follower: a standby, and a follower's doors."""
+        config, runtime = self.config, self._ground.runtime
+        self.broker = Broker(runtime, self.replica.log, config.part(BrokerSettings), self.membership, self._metrics)
+        await self._doors.open(self.broker, follows=True)
+        self._accepts = True
+
+    async def _lead(self) -> None:
+        """Begin to lead: the standby becomes the broker."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            await self._doors.close()
+            await self.broker.start()
+            if self._deposed.is_set():
+                return
+            self.membership.leads = True
+            await self._doors.open(self.broker)
+        except (HeadraceError, OSError) as error:
+            if not self._deposed.is_set():
+                self.replica.fail(f"the broker cannot be started: {error}")
+            return
+        if self._deposed.is_set():
+            return
+        self._accepts = True
+        log.info("serves as leader", epoch=self.membership.epoch, milliseconds=int((loop.time() - began) * 1000))
+
+    async def _abandon(self) -> None:
+        """End a leadership: nothing that is not committed goes on."""
+        await asyncio.gather(self.broker.end_waits(), self._doors.close(), return_exceptions=True)
+        await self.broker.abandon()
+        self.membership.on_change.clear()
+
+
+def etcd_of(settings: ClusterSettings) -> Etcd:
+    """A client of the etcd that the settings name. Raises ConfigError."""
+    url = parse_cluster_url(settings.cluster)
+    tls: ssl.SSLContext | None = None
+    if url.is_tls:
+        files = (settings.etcd_ca, settings.etcd_cert, settings.etcd_key)
+        tls = client_context(*(local_path(each, "etcd files") if each else "" for each in files))
+    password = ""
+    if settings.etcd_password_file:
+        try:
+            password = Path(local_path(settings.etcd_password_file, "etcd_password_file")).read_text().rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"etcd_password_file {settings.etcd_password_file} cannot be read: {error}") from None
+    return Etcd(
+        url.members, tls=tls, user=settings.etcd_user, password=password, patience_seconds=ETCD_PATIENCE_SECONDS
+    )
+
+
+def advertised(config: Config, addresses: Mapping[str, str], hostname: str) -> dict[str, str]:
+    """Where others reach the listeners of a node that listens at `addresses`."""
+    peer_host = _place(config.peer)[0]
+    fallback = config.advertised_host or (hostname if peer_host in EVERY_INTERFACE else peer_host)
+    shown = {}
+    for name, address in addresses.items():
+        host, port = _place(address)
+        shown[name] = format_address(fallback if host in EVERY_INTERFACE else host, port)
+    given = {"kafka": config.kafka_advertised, "rocketmq": config.rocketmq_advertised}
+    if config.nsq_broadcast:
+        ports = {"nsq": config.nsq_broadcast_tcp_port, "nsq-http": config.nsq_broadcast_http_port}
+        for name, port in ports.items():
+            own = _place(addresses[name])[1] if name in addresses else 0
+            given[name] = format_address(config.nsq_broadcast, port or own)
+    return shown | {name: address for name, address in given.items() if address and name in addresses}
+
+
+async def _leave(host: str, port: int, *, sockets: Sequence[socket.socket] = ()) -> None:
+    """Let clients wait for the first door."""
+    close_all(sockets)
+
+
+def _place(address: str) -> tuple[str, int]:
+    found = parse_address(address)
+    assert found is not None
+    return found

@@ -1,0 +1,68 @@
+"""A group of `headrace serve` processes with a real etcd."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from bench.peers import free_port
+from bench.peers.etcd import EtcdPeers
+from tests.serve_process import ServeProcess
+from tests.waiting import wait_until
+
+NAME = "test"
+
+
+class GroupProcesses:
+    """Nodes 1 to `count` of a group, as processes of their own."""
+
+    def __init__(self, peers: EtcdPeers, folder: Path, *flags: str, count: int = 3) -> None:
+        self.url = f"etcd://{','.join(member.address for member in peers.members)}/{NAME}"
+        self.nodes: dict[int, ServeProcess] = {}
+        for number in range(1, count + 1):
+            peer = f"127.0.0.1:{free_port()}"
+            own = ("--cluster", self.url, "--node-id", str(number), "--peer", peer, "--rack", f"r{number}")
+            self.nodes[number] = ServeProcess(folder / f"n{number}", *own, *flags)
+
+    def __enter__(self) -> GroupProcesses:
+        self.command("init", *map(str, self.nodes))
+        for node in self.nodes.values():
+            node.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for node in self.nodes.values():
+            if node.runs:
+                node.kill()
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(node.kafka for node in self.nodes.values())
+
+    def command(self, *arguments: str) -> str:
+        """What `headrace cluster` prints."""
+        line = [sys.executable, "-m", "headrace.cli", "cluster", arguments[0], "--cluster", self.url, *arguments[1:]]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.command("status", "--json"))
+        return found
+
+    def wait_leader(self, in_sync: int, *, other_than: int | None = None) -> int:
+        """The node that leads, once it is another one and so many are in sync."""
+
+        def found() -> int | None:
+            group = self.status()["group"]
+            leader = group["leader"]
+            if leader is None or leader["node"] == other_than or len(group["isr"]) < in_sync:
+                return None
+            number: int = leader["node"]
+            return number
+
+        leader: int = wait_until(found, lambda: [node.words()[-1500:] for node in self.nodes.values()])
+        return leader

@@ -1,0 +1,109 @@
+"""Three `headrace serve` with a real etcd: real clients live through the death of a leader."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Message, Producer
+from tests.cluster.conftest import Peers
+from tests.cluster.group_processes import GroupProcesses
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.etcd
+
+TOPIC = "orders"
+
+
+class Load:
+    """An idempotent producer that numbers its messages and remembers which were acknowledged."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "acks": "all",
+                "enable.idempotence": True,
+                "linger.ms": 1,
+                "topic.metadata.refresh.interval.ms": 1_000,
+                "reconnect.backoff.max.ms": 500,
+                "message.timeout.ms": 60_000,
+            }
+        )
+        self.acknowledged: list[int] = []
+        self.failed: list[KafkaError] = []
+        self.sent = 0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(0.001):
+            number = self.sent
+            self._producer.produce(TOPIC, b"%d" % number, on_delivery=self._delivered)
+            self.sent += 1
+            self._producer.poll(0)
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self.failed.append(error)
+        else:
+            value = message.value()
+            assert isinstance(value, bytes)
+            self.acknowledged.append(int(value))
+
+    def wait(self, more: int) -> None:
+        """Until so many more are acknowledged."""
+        least = len(self.acknowledged) + more
+        wait_until(lambda: len(self.acknowledged) >= least, lambda: f"{len(self.acknowledged)} of {least}")
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+        assert self._producer.flush(40) == 0
+
+
+def read_all(bootstrap: str, last: int) -> list[int]:
+    """What a consumer from the beginning reads, until it has the number `last`."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "check", "auto.offset.reset": "earliest"})
+    consumer.subscribe([TOPIC])
+    found: list[int] = []
+
+    def read() -> bool:
+        for message in consumer.consume(1_000, 0.5):
+            assert message.error() is None, message.error()
+            value = message.value()
+            assert isinstance(value, bytes)
+            found.append(int(value))
+        return last in found
+
+    wait_until(read, lambda: f"{len(found)} messages, {last} is not among them")
+    consumer.close()
+    return found
+
+
+def test_nothing_acknowledged_is_lost_or_doubled_when_leaders_are_killed(etcd_peers: Peers, tmp_path: Path) -> None:
+    peers = etcd_peers(1)
+    peers.wait()
+    with GroupProcesses(peers, tmp_path) as group:
+        leader = group.wait_leader(3)
+        load = Load(group.bootstrap)
+        try:
+            load.wait(200)
+            for _ in range(2):
+                group.nodes[leader].kill()
+                killed = leader
+                leader = group.wait_leader(2, other_than=killed)
+                load.wait(200)
+                group.nodes[killed].start()
+                group.wait_leader(3)
+        finally:
+            load.stop()
+        assert not load.failed
+        found = read_all(group.bootstrap, max(load.acknowledged))
+    counts = Counter(found)
+    assert not [number for number in load.acknowledged if number not in counts]
+    assert not [number for number, count in counts.items() if count > 1]
+    assert found == sorted(found)
