@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 from headrace.addresses import parse_address
@@ -115,8 +116,6 @@ class RocketMqSettings(Settings):
 
 def missing_grpc_packages() -> list[str]:
     """What the gRPC side needs and is not installed."""
-    from importlib.util import find_spec
-
     try:
         return [name for name in GRPC_PACKAGES if find_spec(name) is None]
     except ModuleNotFoundError as error:

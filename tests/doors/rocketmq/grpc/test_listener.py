@@ -17,7 +17,7 @@ from tests.certificates import Authority
 from tests.doors.rocketmq.grpc.client import RawGrpc, message
 
 import headrace
-from headrace.doors.rocketmq import door
+from headrace.doors.rocketmq import settings as settings_module
 from headrace.doors.rocketmq.grpc.protocol import Code, service
 from headrace.doors.rocketmq.settings import GRPC_ADDRESS
 from headrace.errors import DoorClosed
@@ -26,9 +26,9 @@ from headrace.errors import DoorClosed
 @pytest.fixture
 def without_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     def find(name: str) -> Any:
-        return None if name in door.GRPC_PACKAGES else find_spec(name)
+        return None if name in settings_module.GRPC_PACKAGES else find_spec(name)
 
-    monkeypatch.setattr(door, "find_spec", find)
+    monkeypatch.setattr(settings_module, "find_spec", find)
 
 
 @pytest.mark.usefixtures("without_extra")
