@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests import brokers
@@ -193,3 +195,22 @@ async def test_a_group_that_never_had_anything_is_forgotten(tmp_path: Path) -> N
         await broker.groups.expire()
         assert groups.find("g") is None
         await until(lambda: groups.find("g") is None)
+
+
+async def test_positions_that_were_not_stored_are_not_made_good_by_others(tmp_path: Path) -> None:
+    async with brokers.running(tmp_path) as broker:
+        topic = await broker.topics.create("t", 1)
+        groups = broker.groups.rocketmq
+        append, problems = groups._append_moved, [Problem.COORDINATOR_NOT_AVAILABLE, Problem.NONE]
+
+        async def fail_first(group_id: str, moved: Iterable[Any]) -> Problem:
+            # While the first is appended, another comes.
+            if len(problems) == 2:
+                groups.move("g", topic, 0, 2)
+            return problems.pop(0)
+
+        groups._append_moved = fail_first  # type: ignore[method-assign]
+        groups.move("g", topic, 0, 1)
+        with pytest.raises(GroupError):
+            await groups.settle("g")
+        groups._append_moved = append  # type: ignore[method-assign]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 from tests.doors.rocketmq.client import Raw
@@ -113,3 +115,33 @@ def test_a_retry_topic_is_waited_for_before_it_is_stored(
     assert send_back(raw, message, group).code == Code.SUCCESS
     answer = raw.answer(waiting)
     assert [each.body for each in decode_all(answer.body)] == [b"work"]
+
+
+def test_what_an_orderly_consumer_sends_back_is_dead(raw: Raw, topic: str, group: str) -> None:
+    """It tries again by itself, holding its locks, and sends back what it has given up."""
+    raw.sent(topic, b"x")
+    raw.heartbeat(group, {group: {topic: "*"}})
+    again = {"properties": {"DELAY": "1", "RETRY_TOPIC": topic}, "j": 3, "l": 3}
+    raw.sent(f"%RETRY%{group}", b"first", **again)
+    queue = {"brokerName": "headrace", "topic": topic, "queueId": 0}
+    asked = json.dumps({"clientId": group, "consumerGroup": group, "mqSet": [queue]}).encode()
+    raw.ask(Request.LOCK_BATCH_MQ, {}, asked)
+    raw.sent(f"%RETRY%{group}", b"locked", **again)
+    raw.ask(Request.UNLOCK_BATCH_MQ, {}, asked)
+    raw.sent(f"%RETRY%{group}", b"last", **again)
+    raw.sent(f"%RETRY%{group}", b"beyond", **again | {"j": 4})
+    assert [each.body for each in raw.read(f"%RETRY%{group}")] == [b"first", b"last"]
+    dead = list(raw.read(f"%DLQ%{group}"))
+    assert [each.body for each in dead] == [b"locked", b"beyond"]
+    assert {read_properties(each.properties)["RETRY_TOPIC"] for each in dead} == {topic}
+
+
+def test_how_often_a_group_tries_is_known_after_a_restart(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"rocketmq": "127.0.0.1:0", "rocketmq_delay_levels": "0s"}
+    again = {"properties": {"DELAY": "1"}, "j": 1}
+    with headrace.Broker(tmp_path, **settings) as broker, Raw(broker.rocketmq) as raw:
+        group = json.dumps({"groupName": "g", "retryMaxTimes": 0}).encode()
+        assert raw.ask(Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group).code == Code.SUCCESS
+    with headrace.Broker(tmp_path, **settings) as broker, Raw(broker.rocketmq) as raw:
+        assert raw.sent("%RETRY%g", b"x", **again).code == Code.SUCCESS
+        assert [each.body for each in raw.read("%DLQ%g")] == [b"x"]

@@ -148,3 +148,8 @@ def test_hosts_come_back_from_text(address: str) -> None:
 def test_a_host_that_is_no_address() -> None:
     assert Host.of("localhost", 1) == Host(bytes(4), 1)
     assert Host.of("fe80::1%eth0", 1).ip[:2] == b"\xfe\x80"
+
+
+def test_an_ipv4_address_that_came_by_ipv6_is_one_of_ipv4() -> None:
+    assert Host.of("::ffff:192.0.2.1", 54321) == V4
+    assert Host.of("fe80::1%eth0", 1).ip == bytes.fromhex("fe80" + 13 * "00" + "01")

@@ -116,3 +116,27 @@ def test_an_address_of_its_own_is_advertised(tmp_path: Path) -> None:
     ):
         (data,) = namesrv.json(ROUTE, topic="TBW102")["brokerDatas"]
         assert data["brokerAddrs"] == {"0": "mq.example:1"}
+
+
+def test_a_name_that_is_advertised_is_an_address_in_messages(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"rocketmq": "127.0.0.1:0", "rocketmq_advertised": "localhost:4321"}
+    with headrace.Broker(tmp_path, **settings) as broker, Raw(broker.rocketmq) as raw:
+        raw.sent("t", b"x")
+        (message,) = raw.read("t")
+    assert (message.store_host.ip[-1], message.store_host.port) == (1, 4321)
+
+
+def test_configuration_is_bounded(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"rocketmq": "off", "rocketmq_namesrv": "127.0.0.1:0", "rocketmq_namesrv_values_max": 2}
+    with headrace.Broker(tmp_path, **settings) as broker, Raw(broker.rocketmq_namesrv) as namesrv:
+
+        def put(namespace: str, key: str) -> int:
+            name = {"namespace": namespace, "key": key, "value": "v"}
+            return namesrv.ask(Request.PUT_KV_CONFIG, name).code
+
+        assert [put("n", "a"), put("m", "a"), put("n", "b")] == [Code.SUCCESS, Code.SUCCESS, Code.SYSTEM_ERROR]
+        assert put("n", "a") == Code.SUCCESS, "the one that is there"
+        assert put("n", "ü" * 5_000) == put("ü" * 5_000, "k") == Code.INVALID_PARAMETER
+        assert namesrv.ask(Request.DELETE_KV_CONFIG, {"namespace": "n", "key": "ü" * 40_000}).code == Code.SUCCESS
+        assert namesrv.ask(Request.DELETE_KV_CONFIG, {"namespace": "n", "key": "a"}).code == Code.SUCCESS
+        assert put("n", "b") == Code.SUCCESS

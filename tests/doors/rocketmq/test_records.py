@@ -76,3 +76,8 @@ def test_properties_that_are_too_many_are_left_out(first: int, second: int) -> N
 def test_the_tag_is_the_last_one() -> None:
     assert tag_of([("TAGS", b"a"), ("x", b""), ("TAGS", b"b")]) == "b"
     assert tag_of([]) == tag_of([("TAGS", None)]) == ""
+
+
+def test_flags_that_another_door_wrote() -> None:
+    message = message_of((5, 99, None, b"plain", [("rocketmq-sys-flag", b"769")]), "orders", 0, 1, HERE)
+    assert message.sys_flag == 0, "clients would unpack what is not compressed"

@@ -128,7 +128,9 @@ class RocketMqCoordinator:
         problem = Problem.NONE
         try:
             while moved := self._moved.pop(group_id, None):
-                problem = await self._append_moved(group_id, moved.items())
+                found = await self._append_moved(group_id, moved.items())
+                # Those who wait wait for all of it: one that failed is not made good by the next.
+                problem = found if problem is Problem.NONE else problem
         finally:
             del self._appending[group_id]
         return problem

@@ -99,6 +99,10 @@ class RocketMqGroup:
         self._locks[place] = client_id, now_ms + LOCK_MS
         return True
 
+    def has_locks(self, now_ms: int) -> bool:
+        """Whether a client is the only reader of any partition."""
+        return any(until > now_ms for _, until in self._locks.values())
+
     def unlock(self, place: TopicPartition, client_id: str) -> None:
         """A client is no longer the only reader of a partition."""
         if self._locks.get(place, ("", 0))[0] == client_id:

@@ -144,6 +144,8 @@ class RocketMqState:
     async def put_kv(self, namespace: str, name: str, value: str | None) -> None:
         """Set a value, durably; None: delete it."""
         await self.load()
+        if value is None and name not in self.kv.get(namespace, {}):
+            return
         await self._write([(_KV + string(namespace) + string(name), None if value is None else value.encode())])
         self._apply_kv(namespace, name, value)
 

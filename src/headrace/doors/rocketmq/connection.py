@@ -17,7 +17,7 @@ from headrace.doors.connection import BUSY, FULL, LOST, BufferedConnection
 from headrace.doors.rocketmq import frames
 from headrace.doors.rocketmq.codes import Code
 from headrace.doors.rocketmq.errors import ResponseError, translate
-from headrace.doors.rocketmq.frames import HEAD, LENGTH_MASK, ONE_WAY, RESPONSE, Command, Malformed
+from headrace.doors.rocketmq.frames import HEAD, HEADER_BYTES_MAX, LENGTH_MASK, ONE_WAY, RESPONSE, Command, Malformed
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ log = structlog.get_logger("headrace.rocketmq")
 
 # Requests of one client that await something; a consumer has a pull for each of its queues.
 AWAITING_MAX = 16_384
+# Bodies of requests of one client that are not answered yet.
+AWAITING_BYTES_MAX = 16_777_216
 LARGE_ANSWER = 65_536
 INT64_MAX = (1 << 63) - 1
 OPAQUE_MAX = (1 << 31) - 1
@@ -102,7 +104,7 @@ class RemotingConnection(BufferedConnection):
     """A client."""
 
     __slots__ = (
-        *("_asked", "_awaiting", "_drained", "_out", "_requests"),
+        *("_asked", "_awaiting", "_awaiting_bytes", "_drained", "_out", "_requests"),
         *("client", "heartbeat", "memberships", "on_lost", "session", "suspended"),
     )
 
@@ -122,6 +124,7 @@ class RemotingConnection(BufferedConnection):
         self.suspended: dict[asyncio.Future[None], None] = {}
         """What pulls wait for."""
         self._awaiting: dict[asyncio.Task[None], None] = {}
+        self._awaiting_bytes = 0
         self._drained: asyncio.Future[None] | None = None
         self._out: list[bytes] = []
         self._requests = 0
@@ -139,10 +142,11 @@ class RemotingConnection(BufferedConnection):
         view = self.door.view if buffer is self.door.buffer else memoryview(buffer)
         while end - position >= HEAD.size and not self._held:
             size, kind = HEAD.unpack_from(buffer, position)
-            if not 4 + (kind & LENGTH_MASK) <= size <= self.door.frame_max:
+            header = kind & LENGTH_MASK
+            if not 4 + header <= size <= self.door.frame_max or header > HEADER_BYTES_MAX:
                 raise Malformed(
-                    f"a frame of {size} bytes with a header of {kind & LENGTH_MASK}; at most {self.door.frame_max} are "
-                    "read (rocketmq_frame_max_bytes)"
+                    f"a frame of {size} bytes with a header of {header}; at most {self.door.frame_max} are read "
+                    f"(rocketmq_frame_max_bytes), and {HEADER_BYTES_MAX} of a header"
                 )
             stop = position + 4 + size
             if stop > end:
@@ -183,17 +187,36 @@ class RemotingConnection(BufferedConnection):
             self._held |= FULL
 
     async def _finish(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
+        size = len(call.request.body)
+        self.hold(size)
         try:
             await work
         except Exception as error:
             call.refuse(error)
+        finally:
+            self.let_go(size)
 
     def _awaited(self, task: asyncio.Task[None]) -> None:
         del self._awaiting[task]
-        if self._held & FULL and len(self._awaiting) < AWAITING_MAX // 2:
+        if self._held & FULL and self._has_room():
             self.release(FULL)
         elif self.closing and not self.lost:
             self._finish_closing()
+
+    def hold(self, size: int) -> None:
+        """A body is kept until its request is answered: no more is read of a client of which too much is kept."""
+        self._awaiting_bytes += size
+        if self._awaiting_bytes >= AWAITING_BYTES_MAX:
+            self._held |= FULL
+
+    def let_go(self, size: int) -> None:
+        """A body is kept no longer."""
+        self._awaiting_bytes -= size
+        if self._held & FULL and self._has_room():
+            self.release(FULL)
+
+    def _has_room(self) -> bool:
+        return len(self._awaiting) < AWAITING_MAX // 2 and self._awaiting_bytes < AWAITING_BYTES_MAX // 2
 
     def _failed(self, error: Exception) -> None:
         if isinstance(error, Malformed):

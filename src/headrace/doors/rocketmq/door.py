@@ -58,6 +58,7 @@ class RocketMqDoor:
             remoting = Remoting(context, self._presence, topics, producers)
             await self._open("rocketmq", settings.rocketmq, remoting)
             self._presence.open(*remoting.address)
+            await self._presence.resolve()
         if settings.rocketmq_namesrv != "off":
             await self._open("rocketmq-namesrv", settings.rocketmq_namesrv, NameServer(context, self._presence, topics))
         if settings.rocketmq_grpc != "off" and _has_grpc(settings.rocketmq_grpc):

@@ -23,6 +23,8 @@ ONE_WAY = 2
 # Length of the frame, and how the header is written with the length of the header.
 HEAD = Struct(">ii")
 LENGTH_MASK = 0xFFFFFF
+# What the header of a request may have: it is read on the loop. Those of RocketMQ's clients have under 64 KiB.
+HEADER_BYTES_MAX = 1_048_576
 # Code, language, version, opaque, flag, and the length of the remark.
 _BINARY_HEAD = Struct(">hbhiii")
 _INT16 = Struct(">h")
@@ -63,8 +65,11 @@ class Command:
 
 
 def encode(command: Command) -> bytes:
-    """A command as a frame."""
-    header = _encode_json(command) if command.serialization == JSON else _encode_binary(command)
+    """A command as a frame. Raises Malformed where the binary form has no room for what a client wrote in JSON."""
+    try:
+        header = _encode_json(command) if command.serialization == JSON else _encode_binary(command)
+    except struct.error as error:
+        raise Malformed(f"the code {command.code} or a field has no room in a binary header: {error}") from None
     head = HEAD.pack(4 + len(header) + len(command.body), command.serialization << 24 | len(header))
     return b"".join((head, header, command.body))
 

@@ -56,11 +56,14 @@ class Host(NamedTuple):
 
     @classmethod
     def of(cls, text: str, port: int) -> Host:
-        """That of an address in text; what is no address becomes 0.0.0.0."""
+        """That of an address in text; what is no address becomes 0.0.0.0. One of IPv4 that came by IPv6 is one of IPv4,
+        as to Java."""
         try:
-            return cls(ipaddress.ip_address(text.partition("%")[0]).packed, port)
+            address = ipaddress.ip_address(text.partition("%")[0])
         except ValueError:
             return cls(bytes(4), port)
+        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+        return cls((mapped or address).packed, port)
 
     def __str__(self) -> str:
         text = str(ipaddress.ip_address(self.ip))
@@ -98,7 +101,8 @@ def encode(message: StoredMessage) -> bytes:
     """A message as RocketMQ's commit log has it."""
     topic = message.topic.encode()
     properties = message.properties.encode()
-    sys_flag = message.sys_flag
+    # Which of the two are of IPv6 decides how the message is read: another bit there would spoil all that follow.
+    sys_flag = message.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6)
     if len(message.born_host.ip) == 16:
         sys_flag |= BORN_HOST_V6
     if len(message.store_host.ip) == 16:

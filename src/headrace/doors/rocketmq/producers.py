@@ -14,6 +14,8 @@ from headrace.broker.prepared.check_back import CheckBack
 from headrace.doors.rocketmq.frames import VERSION
 
 GROUP_CHARACTERS_MAX = 255
+# Of one producer: about the messages of the others it is not asked.
+GROUPS_MAX = 1_000
 
 
 @dataclass(slots=True, eq=False)
@@ -43,6 +45,8 @@ class ProducerGroups:
     def join(self, group: str, producer: Producer) -> None:
         """A heartbeat names a group of a producer."""
         if group in producer.groups or producer.is_closed or not 0 < len(group) <= GROUP_CHARACTERS_MAX:
+            return
+        if len(producer.groups) >= GROUPS_MAX:
             return
         producer.groups[group] = self._check_back.listen(group, producer.ask)
         self._members.setdefault(group, {})[producer] = None

@@ -18,6 +18,8 @@ from functools import lru_cache
 
 from headrace.broker.publish import Headers
 from headrace.doors.rocketmq.messages import (
+    COMPRESSED,
+    COMPRESSION_MASK,
     NAME_VALUE,
     PROPERTIES_BYTES_MAX,
     PROPERTY,
@@ -86,13 +88,14 @@ def message_of(record: Record, topic: str, queue_id: int, physical_offset: int, 
         queue_offset=offset,
         physical_offset=physical_offset,
         body=value or b"",
-        properties=_bounded(properties_of(headers)),
+        properties=write_bounded(properties_of(headers)),
         born_ms=_number(own.get(BORN_MS), 64, timestamp),
         born_host=_host(own.get(BORN_HOST) or b"") or store_host,
         store_ms=timestamp,
         store_host=store_host,
         flag=_number(own.get(FLAG), 32, 0),
-        sys_flag=_number(own.get(SYS_FLAG), 31, 0),
+        # No body is compressed, whatever another door wrote there.
+        sys_flag=_number(own.get(SYS_FLAG), 31, 0) & ~(COMPRESSED | COMPRESSION_MASK),
         reconsume_times=_number(own.get(RECONSUME_TIMES), 32, 0),
     )
 
@@ -119,7 +122,8 @@ def tag_of(headers: Headers) -> str:
     return (content or b"").decode("utf-8", "replace")
 
 
-def _bounded(properties: Mapping[str, str]) -> str:
+def write_bounded(properties: Mapping[str, str]) -> str:
+    """Properties as text, as many as the format has room for."""
     text = write_properties(properties)
     if len(text) * 3 <= PROPERTIES_BYTES_MAX or len(text.encode()) <= PROPERTIES_BYTES_MAX:
         return text

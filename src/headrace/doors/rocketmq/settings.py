@@ -59,6 +59,9 @@ class RocketMqSettings(Settings):
     rocketmq_namesrv_brokers_max: int = setting(
         100, "The most other brokers, masters and slaves, that may be registered with the name server.", least=1
     )
+    rocketmq_namesrv_values_max: int = setting(
+        10_000, "The most values of configuration (KV config) that the RocketMQ name server keeps.", least=1
+    )
     rocketmq_advertised: str = setting(
         "",
         "HOST:PORT of the RocketMQ door that its name server gives to clients; by default the door's own, or the host "

@@ -24,10 +24,9 @@ from headrace.doors.rocketmq.messages import (
     Host,
     StoredMessage,
     read_properties,
-    write_properties,
 )
 from headrace.doors.rocketmq.names import rocketmq_name
-from headrace.doors.rocketmq.records import message_of
+from headrace.doors.rocketmq.records import message_of, write_bounded
 from headrace.errors import StorageFailed
 from headrace.log.interface import Topic
 
@@ -141,13 +140,12 @@ class Transactions:
         found = message_of(record, topic, max(message.partition, 0), place.physical_offset, store_host)
         properties = {
             PRODUCER_GROUP: message.group,
-            **read_properties(found.properties),
             TRANSACTION_PREPARED: "true",
             CHECK_TIMES: str(check.checks),
+            # The last of them are left out where there is no room.
+            **read_properties(found.properties),
         }
-        return replace(
-            found, properties=write_properties(properties), sys_flag=found.sys_flag & ~TRANSACTION | PREPARED
-        )
+        return replace(found, properties=write_bounded(properties), sys_flag=found.sys_flag & ~TRANSACTION | PREPARED)
 
     def _half(self) -> Topic:
         half = self._broker.topics.get(TOPIC)

@@ -25,8 +25,6 @@ from headrace.doors.rocketmq.settings import RocketMqSettings
 
 # How often silent clients are looked for, in parts of the time that they may be silent.
 SCANS = 12
-# Topics of one producer about whose messages it is asked.
-PUBLISHED_MAX = 1_000
 # Bytes of commands that wait until a client reads its stream; what is beyond is not sent, and asked again later.
 WAITING_BYTES_MAX = 16_777_216
 
@@ -96,8 +94,7 @@ class GrpcClient:
         if self._producer is None:
             self._producer = Producer(self.client_id, self._address, lambda check: ask(self.stream, check))
         for topic in topics:
-            if len(self._producer.groups) < PUBLISHED_MAX:
-                self._producers.join(topic, self._producer)
+            self._producers.join(topic, self._producer)
 
     def close(self) -> None:
         """It is gone."""

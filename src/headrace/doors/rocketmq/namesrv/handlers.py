@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # What tools may store under one name: RocketMQ's own settings are far below.
 KV_BYTES_MAX = 16_384
+NAME_BYTES_MAX = 4_096
 MASTER = "0"
 
 
@@ -139,8 +140,17 @@ class NameServerHandlers:
     async def put_kv(self, call: Call) -> None:
         """PUT_KV_CONFIG."""
         namespace, key, value = call.text("namespace"), call.text("key"), call.text("value")
-        if len(namespace) + len(key) + len(value) > KV_BYTES_MAX:
-            raise ResponseError(Code.INVALID_PARAMETER, f"a value and its name have at most {KV_BYTES_MAX} characters")
+        if max(len(namespace.encode()), len(key.encode())) > NAME_BYTES_MAX or len(value.encode()) > KV_BYTES_MAX:
+            raise ResponseError(
+                Code.INVALID_PARAMETER,
+                f"a namespace and a key have at most {NAME_BYTES_MAX} bytes, a value {KV_BYTES_MAX}",
+            )
+        await self._state.load()
+        most = self._server.settings.rocketmq_namesrv_values_max
+        if key not in self._state.kv.get(namespace, {}) and sum(map(len, self._state.kv.values())) >= most:
+            raise ResponseError(
+                Code.SYSTEM_ERROR, f"the name server has {most} values (rocketmq_namesrv_values_max). Delete some."
+            )
         await self._state.put_kv(namespace, key, value)
         call.answer()
 

@@ -54,6 +54,8 @@ class BrokerRegistry:
         self._brokers_max = brokers_max
         self._unpacked_max = unpacked_max
         self._brokers: dict[tuple[str, str, int], RegisteredBroker] = {}
+        # Those by which brokers have ever registered.
+        self._connections: dict[RemotingConnection, None] = {}
 
     def register(self, broker: RegisteredBroker, now: float) -> None:
         """Take a broker in, or what is new of it. Raises ResponseError."""
@@ -68,11 +70,12 @@ class BrokerRegistry:
             raise ResponseError(
                 Code.SYSTEM_BUSY, f"{self._brokers_max} brokers are registered (rocketmq_namesrv_brokers_max)"
             )
-        before = self._brokers.get(key)
         broker.heard = now
         self._brokers[key] = broker
-        if before is None or before.connection is not broker.connection:
-            broker.connection.on_lost.append(lambda: self._lost(broker.connection))
+        connection = broker.connection
+        if connection not in self._connections:
+            self._connections[connection] = None
+            connection.on_lost.append(lambda: self._lost(connection))
 
     def unregister(self, cluster: str, name: str, id: int) -> None:
         """A broker stops."""
@@ -92,6 +95,7 @@ class BrokerRegistry:
                 del self._brokers[key]
 
     def _lost(self, connection: RemotingConnection) -> None:
+        del self._connections[connection]
         for key, broker in list(self._brokers.items()):
             if broker.connection is connection:
                 del self._brokers[key]

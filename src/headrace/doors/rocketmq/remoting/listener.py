@@ -109,7 +109,7 @@ class Remoting(RemotingListener):
 
     def store_host(self, connection: RemotingConnection) -> Host:
         """The address that a message carries as that of its broker, for a client."""
-        host = self.presence.host or str(connection.transport.get_extra_info("sockname")[0])
+        host = self.presence.ip or str(connection.transport.get_extra_info("sockname")[0])
         return _host_of(host, self.presence.port)
 
     def born_host(self, connection: RemotingConnection) -> Host:

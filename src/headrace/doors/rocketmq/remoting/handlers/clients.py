@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 CLIENT_ID_MAX = 255
 GROUPS_MAX = 1_000
+HEARTBEAT_BYTES_MAX = 2_097_152
 SUBSCRIPTIONS_MAX = 10_000
 WORD_MAX = 40
 
@@ -39,17 +40,20 @@ class ClientHandlers:
 
     async def heartbeat(self, call: Call) -> None:
         """HEART_BEAT: the groups of a client. Those that can take it do; what another one says is the answer."""
+        if len(call.request.body) > HEARTBEAT_BYTES_MAX:
+            raise ResponseError(Code.INVALID_PARAMETER, f"a heartbeat has at most {HEARTBEAT_BYTES_MAX} bytes")
         beat = load(call.request.body)
         connection = call.connection
         client_id = read_text(beat, "clientID")
         if not client_id or len(client_id) > CLIENT_ID_MAX:
             raise ResponseError(Code.INVALID_PARAMETER, f"a client's id has 1 to {CLIENT_ID_MAX} characters")
+        await self._remoting.broker.rocketmq.load()
+        if connection.lost:
+            return
         connection.heartbeat = self._remoting.loop.time()
         if connection.memberships is None:
             connection.memberships = Memberships(self._groups)
-            connection.on_lost.append(lambda: self._forget(client_id, connection))
-        self._remoting.clients[client_id] = connection
-        await self._remoting.broker.rocketmq.load()
+            connection.on_lost.append(lambda: self._forget(connection))
         self._join_producers(call, client_id, beat)
         # Of one that may not consume the pulls are refused, as by RocketMQ.
         groups = [
@@ -57,6 +61,8 @@ class ClientHandlers:
             for each in read_objects(beat, "consumerDataSet", GROUPS_MAX)
             if self._remoting.group_settings(read_text(each, "groupName")) is not None
         ]
+        self._forget(connection)
+        self._remoting.clients[client_id] = connection
         connection.client = Client(
             client_id,
             LANGUAGES[call.request.language],
@@ -80,7 +86,8 @@ class ClientHandlers:
             raise refused
         call.answer()
 
-    def _forget(self, client_id: str, connection: RemotingConnection) -> None:
+    def _forget(self, connection: RemotingConnection) -> None:
+        client_id = "" if connection.client is None else connection.client.client_id
         if self._remoting.clients.get(client_id) is connection:
             del self._remoting.clients[client_id]
 
@@ -94,6 +101,7 @@ class ClientHandlers:
             producer = TransactionChecker(self._remoting, connection).join(client_id, call)
             self._producers[connection] = producer
             connection.on_lost.append(lambda: self._producers.__delitem__(connection))
+        producer.client_id = client_id
         producer.heard_ms = self._remoting.broker.runtime.clock.now_ms()
         for group in groups:
             self._remoting.producers.join(group, producer)

@@ -6,11 +6,12 @@ be made, loaded, unpacked off the loop, delayed or let in first goes the way of 
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping
+import asyncio
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.publish import Message
+from headrace.broker.publish import Admission, Message
 from headrace.broker.publish.messages import DEDUPLICATION_ID
 from headrace.doors.rocketmq.codes import Code, Request
 from headrace.doors.rocketmq.connection import Call
@@ -42,7 +43,7 @@ from headrace.doors.rocketmq.sender import Row, Send
 from headrace.doors.rocketmq.topics import WRITE, shape_of
 from headrace.doors.rocketmq.transactions import PRODUCER_GROUP, TRANSACTION_PREPARED, strip_marks
 from headrace.doors.rocketmq.unpacking import TooLargeHere, clear_compression, unpack
-from headrace.log.interface import Topic
+from headrace.log.interface import Partition, Topic
 
 if TYPE_CHECKING:
     from headrace.doors.rocketmq.remoting.listener import Remoting
@@ -65,6 +66,11 @@ _SHORT = {
 }
 _LONG = {name: name for name in _SHORT}
 _DELAYS = TIMERS | {DELAY}
+# The level of what is not delivered again.
+NEVER = "-1"
+# Of a larger batch so many messages are read before the loop has its turn.
+BATCH_BYTES_NOW = 65_536
+STEP_MESSAGES = 1_000
 # What a record takes beside its body and properties, generously.
 ROW_BYTES = 200
 
@@ -94,6 +100,11 @@ class SendRequest:
     """The producer's."""
 
     @property
+    def size(self) -> int:
+        """About that of what is stored."""
+        return len(self.body) + sum(map(len, self.properties.values()))
+
+    @property
     def is_prepared(self) -> bool:
         """Whether no reader is to see it until its transaction is committed."""
         if self.reconsume_times > 0 and DELAY in self.properties:
@@ -111,6 +122,8 @@ class SendHandler:
         self._sender = remoting.sender
 
     def handle(self, call: Call) -> Coroutine[Any, Any, None] | None:
+        if not self._broker.rocketmq.loaded:
+            return self._load(call)
         request = self._parse(call)
         if request.is_prepared:
             return self._prepare(call, request)
@@ -125,18 +138,46 @@ class SendHandler:
             request = self._unpack_now(request)
         except TooLargeHere:
             return self._publish(call, request)
-        rows = self._rows(call, request)
-        size = len(request.body) + ROW_BYTES * len(rows)
+        if request.is_batch and len(request.body) > BATCH_BYTES_NOW:
+            return self._read_and_append(call, request, admission, partition)
+        self._append(call, request, admission, partition, self._rows(call, request))
+        return None
+
+    async def _load(self, call: Call) -> None:
+        """The first sends after a start."""
+        await self._broker.rocketmq.load()
+        work = self.handle(call)
+        if work is not None:
+            await work
+
+    async def _read_and_append(
+        self, call: Call, request: SendRequest, admission: Admission, partition: Partition
+    ) -> None:
+        """Append a large batch, of which the loop reads a part at a time."""
+        rows: list[Row] = []
+        for row in self._read(call, request):
+            rows.append(row)
+            if len(rows) % STEP_MESSAGES == 0:
+                await asyncio.sleep(0)
+        self._append(call, request, admission, partition, _checked(rows))
+
+    def _append(
+        self, call: Call, request: SendRequest, admission: Admission, partition: Partition, rows: Sequence[Row]
+    ) -> None:
+        """Append with the other sends of this turn, and answer."""
+        connection, body_size = call.connection, len(call.request.body)
+        connection.hold(body_size)
 
         def on_done(error: Exception | None, base: int) -> None:
+            connection.let_go(body_size)
             if error is not None:
                 call.refuse(error)
             else:
                 offsets = range(base, base + len(rows))
                 self._sender.answer(call, partition, offsets, request.properties.get(UNIQUE_KEY))
 
+        size = request.size + ROW_BYTES * len(rows)
         self._sender.add(Send(admission, partition, rows, size, on_done))
-        return None
 
     # --- the request --------------------------------------------------------------------------------------------------
 
@@ -176,10 +217,15 @@ class SendHandler:
             group = request.topic.removeprefix(RETRY)
             settings = self._remoting.existing_group(group)
             most = call.number(names["maxReconsumeTimes"], settings.retries_max)
-            if request.reconsume_times > most:
-                kept = {name: value for name, value in properties.items() if name != DELAY}
-                request = replace(request, topic=dead_letter_topic(group), queue_id=0, properties=kept)
+            # An orderly consumer, which has locks, sends back only what it has given up, as RocketMQ's broker knows.
+            if request.reconsume_times > most or self._is_locked(group):
+                properties[DELAY] = NEVER
+                request = replace(request, topic=dead_letter_topic(group), queue_id=0)
         return request
+
+    def _is_locked(self, group: str) -> bool:
+        found = self._broker.groups.rocketmq.find(group)
+        return found is not None and found.has_locks(self._broker.runtime.clock.now_ms())
 
     def _queue(self, call: Call, request: SendRequest, topic: Topic) -> int:
         """The queue of a request. Raises ResponseError."""
@@ -205,7 +251,10 @@ class SendHandler:
         )
 
     def _rows(self, call: Call, request: SendRequest) -> list[Row]:
-        """The records of a request. Raises InvalidRecords."""
+        """The records of a request. Raises InvalidRecords or ResponseError."""
+        return _checked(list(self._read(call, request)))
+
+    def _read(self, call: Call, request: SendRequest) -> Iterator[Row]:
         host = self._remoting.born_host(call.connection)
 
         def row(properties: dict[str, str], body: bytes, flag: int) -> Row:
@@ -220,13 +269,10 @@ class SendHandler:
             return key_of(properties), body, headers
 
         if not request.is_batch:
-            return [row(request.properties, request.body, request.flag)]
-        rows = []
+            yield row(request.properties, request.body, request.flag)
+            return
         for flag, body, text in decode_batch(request.body):
-            rows.append(row(read_properties(text), body, flag))
-        if not rows:
-            raise ResponseError(Code.MESSAGE_ILLEGAL, "the batch has no messages")
-        return rows
+            yield row(read_properties(text), body, flag)
 
     # --- what awaits --------------------------------------------------------------------------------------------------
 
@@ -296,6 +342,12 @@ class SendHandler:
         if not due:
             return 0, request
         return due, replace(request, properties=properties | {REAL_TOPIC: request.topic, REAL_QUEUE: str(queue_id)})
+
+
+def _checked(rows: list[Row]) -> list[Row]:
+    if not rows:
+        raise ResponseError(Code.MESSAGE_ILLEGAL, "the batch has no messages")
+    return rows
 
 
 def _has_id(request: SendRequest) -> bool:
