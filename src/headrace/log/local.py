@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from headrace.log.interface import Log, Partition, Topic
+from headrace.log.interface import Done, Log, Partition, Topic
 
 # The offset that retention may not pass on a partition, or None.
 Hold = Callable[[Partition], int | None]
@@ -75,6 +75,9 @@ class LocalPartition(Partition):
 class LocalLog(Log):
     """All topics of a data directory."""
 
+    is_replicated = False
+    """Whether other nodes have a say in what counts: then `flushed` and `committed` are two things."""
+
     def __init__(self) -> None:
         super().__init__()
         self.cluster_id = ""
@@ -102,6 +105,11 @@ class LocalLog(Log):
     @abstractmethod
     def local(self, partition: Partition) -> LocalPartition:
         """One of its partitions, with what is known of its files."""
+
+    def when_flushed(self, done: Done) -> bool:
+        """Call `done` once this node has all that was appended until now, committed or not. True: it has, and `done` is
+        not called. For a log that is replicated; elsewhere what is flushed is durable."""
+        raise NotImplementedError
 
     @abstractmethod
     def tune(self, *, compaction_check_ms: int, producer_id_expiration_ms: int) -> None:

@@ -57,7 +57,6 @@ STEP_PARTITIONS = 128
 class NativeLog(LocalLog):
     """A data directory and everything in it."""
 
-    is_replicated = False
     """Whether this is one of several replicas: nothing reaches a segment before it is committed."""
     decides_retention = True
     """Whether this node moves the starts of partitions by itself."""

@@ -34,7 +34,7 @@ from headrace.log import recovery
 from headrace.log.checkpoint import Checkpoint
 from headrace.log.frames import Entry, Frame, Kind
 from headrace.log.group_frames import payload_of
-from headrace.log.interface import Durability, Topic, TopicSettings
+from headrace.log.interface import Done, Durability, Topic, TopicSettings
 from headrace.log.log_start import move_start
 from headrace.log.native import NativeLog, prepare_directory
 from headrace.log.partition import NativePartition
@@ -81,6 +81,7 @@ class ReplicatedLog(NativeLog):
         self._not_leading = "this node does not lead its group"
         self._has_enough = True
         self.replicated = self.committer = ReplicatedCommitter(self._roll_back, self._judge)
+        journal.on_device = self.replicated.note_flushed
         self._committed = asyncio.Event()
         self._applying: asyncio.Task[None] | None = None
         self.broken: str | None = None
@@ -193,6 +194,9 @@ class ReplicatedLog(NativeLog):
         if has_enough != self._has_enough:
             self._has_enough = has_enough
             self._judge()
+
+    def when_flushed(self, done: Done) -> bool:
+        return self.replicated.when_flushed(done, self.frames.flushed)
 
     def _judge(self) -> None:
         """Decide whether appends are taken."""

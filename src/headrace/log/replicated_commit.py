@@ -31,6 +31,9 @@ class ReplicatedCommitter(Committer):
         self._on_uncommitted = on_uncommitted
         self._submit: Submit | None = None
         self._flying: deque[tuple[int, Group]] = deque()
+        # Of what gathers and of each frame: what is to be called once this node has it.
+        self._gathering_local: list[Done] = []
+        self._local: deque[tuple[int, list[Done]]] = deque()
         self._last = 0
         self._committed = 0
         self.uncommitted_bytes = 0
@@ -52,6 +55,11 @@ class ReplicatedCommitter(Committer):
         flying, self._flying = self._flying, deque()
         gathering, self._gathering = self._gathering, Group()
         self._void([*(group for _, group in flying), gathering], error)
+        local = [self._gathering_local, *(dones for _, dones in self._local)]
+        self._gathering_local = []
+        self._local.clear()
+        for done in [done for dones in local for done in dones]:
+            done(error)
         self.uncommitted_bytes = 0
         self._end_idle()
 
@@ -70,6 +78,23 @@ class ReplicatedCommitter(Committer):
         self._on_uncommitted()
         if self._idle and not self._flying and self._gathering.empty():
             self._end_idle()
+
+    def when_flushed(self, done: Done, flushed: int) -> bool:
+        """Call `done` once this node has all that came until now; True if it has: it has the frames up to `flushed`."""
+        if not self._gathering.empty():
+            self._gathering_local.append(done)
+        elif self._last <= flushed:
+            return True
+        else:
+            self._local.append((self._last, [done]))
+        return False
+
+    def note_flushed(self, sequence: int) -> None:
+        """This node has every frame up to `sequence`."""
+        while self._local and self._local[0][0] <= sequence:
+            _, dones = self._local.popleft()
+            for done in dones:
+                done(None)
 
     def add_note(
         self, kind: Kind, topic: bytes, partition: int, offset: int, data: bytes = b"", epoch: int = 0
@@ -103,6 +128,7 @@ class ReplicatedCommitter(Committer):
     def _flush(self) -> None:
         self._scheduled = False
         group, self._gathering = self._gathering, Group()
+        local, self._gathering_local = self._gathering_local, []
         if self._submit is None or group.empty():
             # The leadership ended, and what had gathered was answered then.
             return
@@ -111,11 +137,16 @@ class ReplicatedCommitter(Committer):
                 self._last = self._submit(b"".join(group.payload), group.entries)
             except CorruptLog as error:
                 # The journal could not be written, and this node is about to resign.
-                self._void([*(flying for _, flying in self._flying), group], NotLeading(str(error)))
+                reason = NotLeading(str(error))
+                self._void([*(flying for _, flying in self._flying), group], reason)
                 self._flying.clear()
+                for done in local:
+                    done(reason)
                 return
             group.payload.clear()
         self._flying.append((self._last, group))
+        if local:
+            self._local.append((self._last, local))
         self.uncommitted_bytes += group.size
         if self._last <= self._committed:
             self.complete(self._committed)

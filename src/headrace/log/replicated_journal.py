@@ -83,6 +83,8 @@ class ReplicatedJournal:
         self._keep_bytes = keep_bytes
         self._on_flushed = on_flushed
         self._on_failed = on_failed
+        self.on_device: Callable[[int], None] = lambda _: None
+        """Called on the loop with each new end of what the device has, before anything is committed for it."""
         self._files = Journal(runtime.disk, file_bytes, 1)
         self._executor = runtime.offload.serial_executor("journal")
         self.last = NOTHING
@@ -259,6 +261,7 @@ class ReplicatedJournal:
         else:
             self._extend(placed.path, placed.position, size, first, last)
             self.flushed = last
+            self.on_device(last)
             if self._waiting:
                 self._write()
         if not self._flying:
