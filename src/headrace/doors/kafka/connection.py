@@ -235,6 +235,12 @@ class Connection(BufferedConnection):
         self.door.soon(self.flush_pending)
         return False
 
+    def expire_replies(self, now: float) -> None:
+        """Answer those in line that have waited for their commit for longer than their clients allow."""
+        for entry in list(self._pending):
+            if entry.waiting and now - entry.started >= entry.timeout_ms / 1000:
+                entry.expire(self.door.too_late())
+
     def _send_replies(self, replies: list[Pending]) -> None:
         now = self.door.loop.time()
         observe = self.door.produce_metrics.latency.observe

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 import structlog
+from kio.schema.errors import ErrorCode
 
 from headrace.addresses import format_address, parse_address
 from headrace.broker.publish import Session
@@ -24,10 +25,12 @@ from headrace.doors.acceptor import BufferedAcceptor
 from headrace.doors.door import DoorContext, open_listener
 from headrace.doors.kafka import codec
 from headrace.doors.kafka.connection import BUFFER_BYTES, Connection
+from headrace.doors.kafka.errors import KafkaError
 from headrace.doors.kafka.produce_replies import CachedProduce
 from headrace.doors.kafka.quotas import Quota
 from headrace.doors.kafka.sessions import Sessions
 from headrace.doors.kafka.settings import KafkaSettings
+from headrace.errors import HeadraceError
 from headrace.log.interface import Topic
 
 log = structlog.get_logger("headrace.kafka")
@@ -35,6 +38,8 @@ log = structlog.get_logger("headrace.kafka")
 # The largest buffer of a large request that is kept for the next one.
 SPARE_BYTES_MAX = 4_194_304
 STOP_SECONDS = 5.0
+# How often replies are looked for that have waited for their commit for too long.
+EXPIRY_SECONDS = 0.5
 TOPIC_KEYS_MAX = 20_000
 # About a kilobyte each.
 CACHED_REQUESTS_MAX = 20_000
@@ -70,6 +75,7 @@ class KafkaDoor(BufferedAcceptor[Connection]):
         self.advertised_host = ""
         self.advertised_port = 0
         self.sessions: Sessions
+        self._expiring: asyncio.TimerHandle | None = None
         self._topics: dict[bytes, Topic] = {}
 
     @property
@@ -91,9 +97,31 @@ class KafkaDoor(BufferedAcceptor[Connection]):
         if self.advertised_host in EVERY_INTERFACE:
             self.advertised_host = ""
         self.close_idle(self.context.shared.connections_idle_ms / 1000)
+        if self.broker.log.is_replicated:
+            self._expire()
+
+    def _expire(self) -> None:
+        """Answer, from now on, the Produce requests that have waited for their commit for longer than they allow."""
+        now = self.loop.time()
+        for connection in self.connections:
+            connection.expire_replies(now)
+        self._expiring = self.loop.call_later(EXPIRY_SECONDS, self._expire)
+
+    def too_late(self) -> HeadraceError:
+        """Why a batch that this node has was not committed in time."""
+        group = self.broker.membership
+        if len(group.isr) < group.min_isr:
+            return KafkaError(
+                ErrorCode.not_enough_replicas_after_append,
+                f"{len(group.isr)} replicas are in sync, and min.insync.replicas asks for {group.min_isr}: the "
+                "batch may be committed later",
+            )
+        return KafkaError(ErrorCode.request_timed_out, "the batch was not committed in time, and may be later")
 
     async def stop(self) -> None:
         """Accept no more, answer what is under way, close."""
+        if self._expiring is not None:
+            self._expiring.cancel()
         await self.close(STOP_SECONDS)
 
     def connect(self) -> Connection:

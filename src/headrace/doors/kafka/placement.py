@@ -83,6 +83,27 @@ class Placement:
         }
 
 
+class Leader(NamedTuple):
+    """The node that leads, for those who ask another one (KIP-951)."""
+
+    endpoint: Endpoint
+    epoch: int
+
+    @property
+    def current(self) -> dict[str, int]:
+        """The `current_leader` of a partition in a reply."""
+        return {"leader_id": self.endpoint.node_id, "leader_epoch": self.epoch}
+
+
+def other_leader(broker: Broker) -> Leader | None:
+    """The node that leads, if it is another one and clients can reach it."""
+    group = broker.membership
+    if group.leader is None or group.leader == group.node_id:
+        return None
+    found = endpoint(group, group.leader, "", 0)
+    return None if found is None else Leader(found, group.epoch)
+
+
 def leader_of(broker: Broker) -> int:
     """The node that leads, if it lives and has a Kafka door."""
     group = broker.membership

@@ -6,10 +6,11 @@ last one. A hit costs one comparison, or one look-up, instead of a parse, and it
 everything else, takes the general way below it.
 
 Kafka's rules: exactly one batch of magic 2 for each partition; nothing is created by producing; the broker's own topics
-take nothing from clients; errors are per partition; acks 0 has no reply, and closes the connection if it fails. Acks 1
-and all are the same here: the topic's durability decides, and the request's own timeout bounds only how long it may
-wait on a topic with `overflow=block`. A transactional batch goes through the transaction coordinator, which knows
-whether its producer may write there now.
+take nothing from clients; errors are per partition; acks 0 has no reply, and closes the connection if it fails.Acks 1
+and all are the same where this node is alone: the topic's durability decides, and the request's own timeout bounds only
+how long it may wait on a topic with `overflow=block`. In a group acks 1 waits for this node's own flush, acks all for
+the commit, and both at most as long as the timeout (`KafkaDoor._expire`). A transactional batch goes through the
+transaction coordinator, which knows whether its producer may write there now.
 """
 
 from __future__ import annotations
@@ -121,7 +122,11 @@ def append_cached(
     if entry is None:
         entry = connection.entry = PendingCached(connection)
     try:
-        base_offset, append_time, durable, _ = partition.append(batch, entry.done if cached.acks else None)
+        if cached.is_local:
+            base_offset, append_time, durable, _ = partition.append(batch)
+            durable = durable or connection.door.broker.log.when_flushed(entry.done)
+        else:
+            base_offset, append_time, durable, _ = partition.append(batch, entry.done if cached.acks else None)
     except HeadraceError:
         return False
     metrics = admission.metrics
@@ -172,9 +177,19 @@ def _cache(
     prefix = bytes(buffer[position + CORRELATION_END : start - size])
     client = connection.client_id(buffer, position, client_end)
     size_max = connection.door.request_max
-    cached = CachedProduce(request.version, prefix, size_max, request.acks, key, partitions[index], admission, client)
+    is_local = _is_local(connection, request, admission)
+    cached = CachedProduce(
+        *(request.version, prefix, size_max, request.acks, key, partitions[index], admission, client),
+        *(request.timeout_ms, is_local),
+    )
     connection.door.cache_request(connection.session, cached)
     return cached
+
+
+def _is_local(connection: Connection, request: Request, admission: Admission) -> bool:
+    """Whether a batch is answered once this node has it. What is delayed or may be a duplicate is not, since that is
+    appended together with other things."""
+    return request.acks == 1 and connection.door.broker.log.is_replicated and admission.is_plain
 
 
 def _admit(connection: Connection, request: Request) -> list[Admission | None]:
@@ -266,7 +281,7 @@ def _append(
     version = request.version
     publisher = connection.door.broker.publisher
     results: Results = []
-    entry = PendingResults(connection, started, version, correlation, results, throttle)
+    entry = PendingResults(connection, started, version, correlation, results, throttle, request.timeout_ms)
     failed = False
     within: list[tuple[Result, Admission, TransactionalBatch]] = []
     for (key, partitions), admission in zip(request.topics, admissions, strict=True):
@@ -292,7 +307,12 @@ def _append(
                     offered = publisher.offer(admission, partition, batch, done or _unheard)
                     within.append((result, admission, offered))
                     continue
-                appended = publisher.produce(admission, partition, batch, done)
+                if done is not None and _is_local(connection, request, admission):
+                    appended = publisher.produce(admission, partition, batch, None)
+                    if not appended.durable and connection.door.broker.log.when_flushed(done):
+                        appended = appended._replace(durable=True)
+                else:
+                    appended = publisher.produce(admission, partition, batch, done)
             except HeadraceError as error:
                 failed = True
                 _refuse(connection, result, error)
@@ -344,7 +364,7 @@ def _accept(entry: PendingResults, result: Result, partition: Partition, appende
     result.append_time = appended.log_append_time
     result.start = partition.start
     if not appended.durable and acks:
-        entry.waiting += 1
+        entry.wait_for(result)
 
 
 def _refuse(connection: Connection, result: Result, error: HeadraceError) -> None:

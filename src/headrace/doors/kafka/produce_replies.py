@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.publish import Admission
 from headrace.doors.kafka.errors import error_code
+from headrace.doors.kafka.placement import other_leader
 from headrace.doors.kafka.produce_cache import CachedRequest
 from headrace.doors.kafka.produce_wire import ERROR_MESSAGES, FLEXIBLE, LOG_START, TOPIC_IDS, Result, Results, encode
 from headrace.doors.kafka.wire import INT16, INT32
@@ -22,7 +23,7 @@ ZSTD = 4
 class CachedProduce(CachedRequest):
     """One partition, as some client's requests name it, and everything about such a request that stays the same."""
 
-    __slots__ = ("acks", "admission", "client", "key", "partition")
+    __slots__ = ("acks", "admission", "client", "is_local", "key", "partition", "timeout_ms")
 
     def __init__(
         self,
@@ -34,8 +35,13 @@ class CachedProduce(CachedRequest):
         partition: Partition,
         admission: Admission,
         client: str | None,
+        timeout_ms: int,
+        is_local: bool,
     ) -> None:
+        """`is_local`: its requests are answered once this node has them, committed or not."""
         self.acks = acks
+        self.timeout_ms = timeout_ms
+        self.is_local = is_local
         self.key = key
         self.partition = partition
         self.admission = admission
@@ -70,12 +76,25 @@ class Pending:
     started: float
     waiting: int
 
+    @property
+    def timeout_ms(self) -> int:
+        """How long the client lets its batches wait to be committed."""
+        raise NotImplementedError
+
+    def expire(self, error: Exception) -> None:
+        """They have waited too long: answer with an error. Whatever becomes of them later changes nothing."""
+        raise NotImplementedError
+
+    def encode(self, results: Results, version: int, correlation: int, throttle: float) -> bytes:
+        """A reply that may have errors."""
+        return encode(version, correlation, results, throttle, other_leader(self.connection.door.broker))
+
 
 class PendingCached(Pending):
     """The reply of a hit in the request cache, whose fields are set when it must wait. It serves one request after the
     other."""
 
-    __slots__ = ("cached", "correlation", "throttle")
+    __slots__ = ("cached", "correlation", "has_expired", "throttle")
 
     correlation: int
     cached: CachedProduce
@@ -83,15 +102,32 @@ class PendingCached(Pending):
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
+        self.has_expired = False
+
+    @property
+    def timeout_ms(self) -> int:
+        return self.cached.timeout_ms
+
+    def expire(self, error: Exception) -> None:
+        # It never serves another request: its callback is still to come.
+        self.has_expired = True
+        self._fail(error)
+        self.waiting = 0
+        self.connection.settled(self)
+
+    def _fail(self, error: Exception) -> None:
+        cached = self.cached
+        result = Result(cached.partition.index)
+        result.fail(error)
+        self.reply = self.encode([(cached.key, [result])], cached.version, self.correlation, self.throttle)
+        self.connection.door.produce_metrics.failed(error_code(error).name)
 
     def done(self, error: Exception | None) -> None:
         """The batch is durable, or never will be."""
+        if self.has_expired:
+            return
         if error is not None:
-            cached = self.cached
-            result = Result(cached.partition.index)
-            result.fail(error)
-            self.reply = encode(cached.version, self.correlation, [(cached.key, [result])], self.throttle)
-            self.connection.door.produce_metrics.failed(error_code(error).name)
+            self._fail(error)
         self.waiting = 0
         if self.connection.settled(self):
             self.connection.entry = self
@@ -100,7 +136,7 @@ class PendingCached(Pending):
 class PendingResults(Pending):
     """The reply of the general way: made when its last batch is durable."""
 
-    __slots__ = ("correlation", "results", "throttle", "version")
+    __slots__ = ("_open", "_timeout_ms", "correlation", "results", "throttle", "version")
 
     def __init__(
         self,
@@ -110,8 +146,12 @@ class PendingResults(Pending):
         correlation: int,
         results: Results,
         throttle: float,
+        timeout_ms: int,
     ) -> None:
         self.connection = connection
+        self._timeout_ms = timeout_ms
+        # Results of batches that wait.
+        self._open: set[Result] = set()
         self.reply = b""
         self.started = started
         self.waiting = 0
@@ -120,8 +160,30 @@ class PendingResults(Pending):
         self.results = results
         self.throttle = throttle
 
+    @property
+    def timeout_ms(self) -> int:
+        return self._timeout_ms
+
+    def wait_for(self, result: Result) -> None:
+        """One of the batches is not durable yet."""
+        self._open.add(result)
+        self.waiting += 1
+
+    def expire(self, error: Exception) -> None:
+        for result in self._open:
+            result.fail(error)
+            self.connection.door.produce_metrics.failed(error_code(error).name)
+        self._open.clear()
+        self.waiting = 0
+        self.finish()
+        self.connection.settled(self)
+
     def done(self, result: Result, error: Exception | None) -> None:
         """One of the batches is durable, or never will be."""
+        if result not in self._open:
+            # It has expired.
+            return
+        self._open.discard(result)
         if error is not None:
             result.fail(error)
             self.connection.door.produce_metrics.failed(error_code(error).name)
@@ -132,4 +194,4 @@ class PendingResults(Pending):
 
     def finish(self) -> None:
         """Make the reply, now that everything in it is known."""
-        self.reply = encode(self.version, self.correlation, self.results, self.throttle)
+        self.reply = self.encode(self.results, self.version, self.correlation, self.throttle)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from struct import Struct
 
 from headrace.doors.kafka.errors import Malformed, error_code
+from headrace.doors.kafka.leader_wire import CURRENT_LEADER, NOT_LEADER_OR_FOLLOWER, write_endpoint
+from headrace.doors.kafka.placement import Leader
 from headrace.doors.kafka.wire import (
     INT32,
     INT32_PAIR,
@@ -24,6 +26,8 @@ ERROR_MESSAGES = 8
 TOPIC_IDS = 13
 # From here on a producer leaves it to the broker to add partitions to its transaction.
 BROKER_ADDS = 12
+# A refusal names the leader from here on.
+LEADER = 10
 # Bad records that one reply names. A producer that sends the others again learns of the next ones.
 RECORD_ERRORS_MAX = 4_096
 
@@ -122,11 +126,12 @@ def parse(buffer: bytearray, at: int, end: int, version: int, array_max: int) ->
     return request
 
 
-def encode(version: int, correlation: int, results: Results, throttle: float) -> bytes:
-    """A whole reply, length and header included."""
+def encode(version: int, correlation: int, results: Results, throttle: float, leader: Leader | None = None) -> bytes:
+    """A whole reply, length and header included. `leader`: of the partitions that this node does not lead any more."""
     flexible = version >= FLEXIBLE
     out = bytearray(8)
     left = RECORD_ERRORS_MAX
+    named_leader = False
     out += b"\0" if flexible else b""
     write_count(out, len(results), flexible)
     for key, answers in results:
@@ -145,10 +150,17 @@ def encode(version: int, correlation: int, results: Results, throttle: float) ->
                 named = each.records[: max(left, 1)]
                 left -= len(named)
                 _encode_errors(out, flexible, named, each.message)
+            if version >= LEADER and leader is not None and each.error == NOT_LEADER_OR_FOLLOWER:
+                named_leader = True
+                out += CURRENT_LEADER.pack(1, 0, 9, *leader.current.values(), 0)
+            elif flexible:
+                out += b"\0"
         if flexible:
             out += b"\0"
     out += INT32.pack(int(throttle * 1000))
-    if flexible:
+    if named_leader and leader is not None:
+        write_endpoint(out, leader)
+    elif flexible:
         out += b"\0"
     INT32_PAIR.pack_into(out, 0, len(out) - 4, correlation)
     return bytes(out)
@@ -162,4 +174,3 @@ def _encode_errors(out: bytearray, flexible: bool, records: Sequence[tuple[int, 
         write_text(out, reason.encode(), flexible)
         out += b"\0" if flexible else b""
     write_text(out, None if message is None else message.encode(), flexible)
-    out += b"\0" if flexible else b""
