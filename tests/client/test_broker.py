@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 from tests.certificates import Authority
-from tests.waiting import SECONDS
+from tests.waiting import SECONDS, until
 
 import headrace
 from headrace.client import EARLIEST, LATEST, MAX_TIMESTAMP, BrokerError, Client, ConnectionLost
@@ -145,6 +145,13 @@ async def test_topics(client: Client) -> None:
     await client.admin.create_partitions(topic, 5)
     with pytest.raises(BrokerError, match="INVALID_PARTITIONS"):
         await client.admin.create_partitions(topic, 3)
+
+    async def has_grown() -> bool:
+        client.cluster.forget([topic])
+        return len((await client.cluster.topic(topic)).partitions) == 5
+
+    # A real Kafka shows what was changed a moment later.
+    await until(has_grown)
     async with client.producer() as producer:
         assert (await (await producer.send(topic, b"v", b"k", partition=4))).offset == 0
     await client.admin.delete_topic(topic)
