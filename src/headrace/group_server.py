@@ -98,11 +98,13 @@ class GroupServer:
         self._running.callback(ground.close)
         url = parse_cluster_url(config.cluster)
         keys, etcd = Keys(url.name), etcd_of(config.part(ClusterSettings))
-        # Before etcd counts a start of this directory.
-        ground.runtime.disk.lock()
-        self._running.callback(ground.runtime.disk.unlock)
         self._running.push_async_callback(etcd.close)
-        found = await identity.start(ground.runtime, etcd, keys, config.group, config.node_id)
+        # No start is counted of a directory that another process has. The replica takes it again in a moment.
+        ground.runtime.disk.lock()
+        try:
+            found = await identity.start(ground.runtime, etcd, keys, config.group, config.node_id)
+        finally:
+            ground.runtime.disk.unlock()
         me = Incarnation(config.node_id, found.directory_id, found.starts)
         self.replica = Replica(
             ground.runtime,

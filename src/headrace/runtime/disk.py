@@ -145,7 +145,7 @@ class Disk(Protocol):
     """A data directory."""
 
     def lock(self) -> None:
-        """Take the directory for this process, which may have it already, or raise `DataDirectoryLocked`."""
+        """Take the directory for this process, or raise `DataDirectoryLocked`."""
         ...
 
     def unlock(self) -> None: ...
@@ -341,8 +341,6 @@ class SystemDisk:
         return f"{self.root}/{path}" if path else self.root
 
     def lock(self) -> None:
-        if self._lock_fd >= 0:
-            return
         fd = os.open(self._at(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._file_mode)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
