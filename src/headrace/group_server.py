@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -72,6 +72,8 @@ class GroupServer:
         self._listeners = Listeners() if runtime is None else None
         self._metrics = Metrics()
         self._accepts = False
+        # Whether the broker was started, or is being: it then has to be abandoned.
+        self._is_started = False
         self._leads = asyncio.Event()
         self._deposed = asyncio.Event()
         self._roles: asyncio.Task[None] | None = None
@@ -114,6 +116,7 @@ class GroupServer:
             self._on_role,
             config.replica_uncommitted_max_bytes,
         )
+        self.replica.flush_state = self._flush_state
         try:
             peer = await self.replica.start(*_place(config.peer))
         except OSError as error:
@@ -163,16 +166,26 @@ class GroupServer:
     async def _stop(self) -> None:
         roles, self._roles = self._roles, None
         if roles is not None:
+            # While the doors are open: clients are answered until another node leads.
+            await self.replica.retire()
             roles.cancel()
             await asyncio.gather(roles, return_exceptions=True)
             if self.membership.leads:
                 await self.broker.end_waits()
                 await self._doors.close()
                 await self._stop_broker()
+            elif self._is_started:
+                await self._abandon()
             else:
                 await self._doors.close()
         running, self._running = self._running, AsyncExitStack()
         await running.aclose()
+
+    async def _flush_state(self, seal: Callable[[], None]) -> None:
+        if self.membership.leads:
+            await self.broker.flush_state(seal)
+        else:
+            seal()
 
     async def _stop_broker(self) -> None:
         """Write down what the broker has in memory, for as long as the node leads."""
@@ -235,6 +248,7 @@ class GroupServer:
         began = loop.time()
         try:
             await self._doors.close()
+            self._is_started = True
             await self.broker.start()
             if self._deposed.is_set():
                 return
@@ -253,6 +267,7 @@ class GroupServer:
         """End a leadership: nothing that is not committed goes on."""
         await asyncio.gather(self.broker.end_waits(), self._doors.close(), return_exceptions=True)
         await self.broker.abandon()
+        self._is_started = False
         self.membership.on_change.clear()
 
 

@@ -7,8 +7,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 from uuid import UUID
 
-import pytest
-
 from headrace.broker.publish import Message, Session
 from headrace.cluster.changes import new_group
 from headrace.cluster.records import Cluster, Keys
@@ -22,7 +20,7 @@ from simulation.world import World
 NODES = ("a", "b", "c")
 KEYS = Keys("simulated")
 TOPIC = "numbers"
-OFF = dict.fromkeys(("http", "nsq", "nsq_http", "lookup", "lookup_http", "rocketmq", "rocketmq_namesrv"), "off")
+OFF: Any = dict.fromkeys(("http", "nsq", "nsq_http", "lookup", "lookup_http", "rocketmq", "rocketmq_namesrv"), "off")
 WAIT_S = 60.0
 
 
@@ -35,6 +33,8 @@ class Group:
         self.servers: dict[str, GroupServer] = {}
         self.acknowledged: list[int] = []
         self.publishes = True
+        self.pauses = self.paused = False
+        """Whether the leader shall pause, and does."""
         self._sent = 0
 
     def play(self, scenario: Callable[[Group], Coroutine[Any, Any, None]]) -> None:
@@ -69,6 +69,12 @@ class Group:
             await asyncio.sleep(0.01)
             if not server.membership.leads or not self.publishes:
                 continue
+            if self.pauses and not self.paused:
+                await server.replica.pause()
+                self.paused = True
+            elif self.paused and not self.pauses:
+                server.replica.resume()
+                self.paused = False
             number, self._sent = self._sent, self._sent + 1
             try:
                 await server.broker.publisher.publish(session, TOPIC, [Message(None, b"%d" % number, [])])
@@ -110,20 +116,61 @@ def _leads(server: GroupServer) -> bool:
     return hasattr(server, "membership") and server.membership.leads and server.ready
 
 
-def test_a_paused_leader_is_deposed_and_leads_again() -> None:
+async def depose(group: Group, name: str) -> str:
+    """Pause a leader until another leads, and let it find out; the other one."""
+    server = group.servers[name]
+    broker, holds = server.broker, len(server.replica.log.holds)
+    group.world.machines[name].pause()
+    other: str = await group.until(lambda: group.leader(name))
+    await group.grow()
+    group.world.machines[name].resume()
+    # It lets go of its broker, and follows with another.
+    await group.until(lambda: server.broker is not broker and server.ready and not server.membership.leads)
+    assert len(server.replica.log.holds) == holds
+    return other
+
+
+def test_a_deposed_leader_lets_go_and_leads_again() -> None:
     async def scenario(group: Group) -> None:
-        first = await group.until(group.leader)
-        for _ in range(2):
+        leader = await group.until(group.leader)
+        for _ in range(3):
             await group.grow()
-            old, broker = group.servers[first], group.servers[first].broker
-            group.world.machines[first].pause()
-            second = await group.until(lambda: group.leader(first))
-            await group.grow()
-            group.world.machines[first].resume()
-            # It lets go of its broker, and follows.
-            await group.until(lambda: old.broker is not broker and old.ready and not old.membership.leads)
-            assert old.replica.log.holds, "the standby watches over retention"
-            first = second
+            leader = await depose(group, leader)
+        await group.settle()
+
+    Group().play(scenario)
+
+
+def test_a_server_that_is_not_rid_of_its_last_leadership_does_not_lead() -> None:
+    async def scenario(group: Group) -> None:
+        leader = await group.until(group.leader)
+        await group.grow()
+        for server in group.servers.values():
+            server.replica.hold()
+        group.world.machines[leader].kill()
+        living = [group.servers[name] for name in NODES if name != leader]
+        elected = await group.until(lambda: next((each for each in living if each.replica.node.serves), None))
+        await asyncio.sleep(3)
+        assert not elected.membership.leads
+        elected.replica.release()
+        await group.until(lambda: elected.membership.leads)
+        await group.grow()
+
+    Group().play(scenario)
+
+
+def test_a_leader_that_pauses_for_a_transfer_appends_nothing_until_it_resumes() -> None:
+    async def scenario(group: Group) -> None:
+        leader = await group.until(group.leader)
+        await group.grow()
+        group.pauses = True
+        await group.until(lambda: group.paused)
+        count = len(group.acknowledged)
+        await asyncio.sleep(1)
+        assert len(group.acknowledged) == count
+        group.pauses = False
+        await group.grow()
+        assert group.leader() == leader
         await group.settle()
 
     Group().play(scenario)

@@ -7,6 +7,7 @@ It neither starts the log below it nor the doors above it: `headrace.server` com
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 
@@ -102,6 +103,17 @@ class Broker:
         await self.overflow.stop()
         await self.prepared.end_polls()
         await self.groups.stop()
+
+    async def flush_state(self, seal: Callable[[], None]) -> None:
+        """Write down what is in memory alone, and call `seal` behind the last append of that, before anything else
+        happens. Returns once it is durable."""
+        await self.queues.flush()
+        await self.deliveries.flush()
+        # What has changed meanwhile is little.
+        loop = asyncio.get_running_loop()
+        rest = loop.create_task(self.queues.flush())
+        loop.call_soon(seal)
+        await rest
 
     async def abandon(self) -> None:
         """Stop without writing: this node does not lead any more, and the log refuses every append. What is not

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from base64 import urlsafe_b64encode
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import Enum
 from uuid import UUID
 
@@ -52,6 +52,8 @@ class Replica:
         self.role = Role.FOLLOWER
         self.broken = asyncio.Event()
         """Set when the replica cannot go on, because its disk failed (`log.broken`): stop it, and start it again."""
+        self.flush_state: Callable[[Callable[[], None]], Awaitable[None]] = _nothing_to_flush
+        """Writes down what the broker has in memory alone, and calls what it is given behind its last append."""
         self.problem = ""
         """Why."""
         self._on_role = on_role
@@ -96,6 +98,18 @@ class Replica:
         """What stands on this replica cannot go on."""
         self._on_broken(reason)
 
+    async def pause(self) -> None:
+        """The second step of a transfer: write down what the broker has in memory, and append nothing behind it. On
+        return that is committed."""
+        await self.flush_state(self.log.pause)
+
+    def resume(self) -> None:
+        """Undo `pause`: the other node did not take over."""
+        self.log.resume()
+
+    async def retire(self) -> None:
+        """Give up what this node is in its group, before it stops."""
+
     async def transfer(self, to: int | None) -> None:
         """Have another node lead. Raises TransferFailed."""
         raise TransferFailed("leadership cannot be transferred by this version")
@@ -129,6 +143,10 @@ class Replica:
         if role is not self.role:
             self.role = role
             self._on_role(role)
+
+
+async def _nothing_to_flush(seal: Callable[[], None]) -> None:
+    seal()
 
 
 def kafka_cluster_id(cluster_id: str) -> str:

@@ -80,6 +80,7 @@ class ReplicatedLog(NativeLog):
         self._uncommitted_max = uncommitted_max_bytes
         self._not_leading = "this node does not lead its group"
         self._has_enough = True
+        self._is_paused = False
         self.replicated = self.committer = ReplicatedCommitter(self._roll_back, self._judge)
         journal.on_device = self.replicated.note_flushed
         self._committed = asyncio.Event()
@@ -180,13 +181,23 @@ class ReplicatedLog(NativeLog):
             for partition in topic.partitions:
                 self.local(partition).advance_epoch(epoch)
         self.replicated.lead(submit, self.frames.applied)
-        self._judge()
+        self.resume()
 
     def follow(self, reason: str) -> None:
         """This node does not lead: nothing is appended, and what is not committed is void here."""
         self._not_leading = f"this node does not lead its group: {reason}"
         if self.replicated.leads:
             self.replicated.end(NotLeading(self._not_leading))
+        self._judge()
+
+    def pause(self) -> None:
+        """Append nothing more, while the leadership is handed over."""
+        self._is_paused = self.replicated.is_paused = True
+        self._judge()
+
+    def resume(self) -> None:
+        """Take appends again: the leadership was not handed over."""
+        self._is_paused = self.replicated.is_paused = False
         self._judge()
 
     def set_enough(self, has_enough: bool) -> None:
@@ -202,6 +213,8 @@ class ReplicatedLog(NativeLog):
         """Decide whether appends are taken."""
         if not self.replicated.leads:
             self.refusal = lambda: NotLeading(self._not_leading)
+        elif self._is_paused:
+            self.refusal = lambda: NotLeading("this node hands its leadership over")
         elif not self._has_enough:
             self.refusal = lambda: NotEnoughReplicas(
                 "too few replicas are in sync (min.insync.replicas): appends are refused until more are"

@@ -38,6 +38,8 @@ class ReplicatedCommitter(Committer):
         self._committed = 0
         self.uncommitted_bytes = 0
         """Of frames that are not committed yet."""
+        self.is_paused = False
+        """Whether nothing more is taken, while the leadership is handed over."""
 
     @property
     def leads(self) -> bool:
@@ -114,8 +116,8 @@ class ReplicatedCommitter(Committer):
         """Recovery points are never journalled in a group."""
 
     def _check(self) -> None:
-        if self._submit is None:
-            raise NotLeading("this node does not lead its group")
+        if self._submit is None or self.is_paused:
+            raise NotLeading("this node does not lead its group, or hands its leadership over")
 
     def _flies(self) -> bool:
         return bool(self._flying)

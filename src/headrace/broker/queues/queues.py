@@ -131,6 +131,10 @@ class Queues:
         ]
         return min([first for lane in lanes if (first := lane.ledger.first_dead()) >= 0], default=None)
 
+    async def flush(self) -> None:
+        """Write down now what has changed. Raises what the log raises."""
+        await self.state_writer.flush()
+
     async def stop(self) -> None:
         """Write everything down, and stop."""
         self._stopping = True

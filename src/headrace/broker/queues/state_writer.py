@@ -23,7 +23,7 @@ from headrace.broker.settings import BrokerSettings
 from headrace.broker.store import Change, StateTopic
 from headrace.broker.topics import Topics
 from headrace.broker.turns import Turns
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, NotLeading
 from headrace.log.interface import Appended, Log, Partition, Write
 from headrace.log.local import LocalLog
 from headrace.runtime import Runtime
@@ -131,6 +131,9 @@ class StateWriter:
             for shard in self.shards:
                 if shard.worth_a_snapshot(self._config.queue_snapshot_bytes):
                     await self.snapshot(shard)
+        except NotLeading:
+            # This node hands its leadership over, or has lost it: what was written is the next leader's to go on from.
+            wait = RETRY_SECONDS
         except (HeadraceError, OSError) as error:
             log.warning("the state of queues could not be written, and will be again", error=str(error))
             wait = RETRY_SECONDS
