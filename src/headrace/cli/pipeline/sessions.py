@@ -85,7 +85,7 @@ def sessions(
         from headrace.pipeline.jobs.rounds import check_stream
         from headrace.pipeline.jobs.sessions import check_places, check_times, names_of
 
-        check_stream(job.source["options"])
+        check_stream(job.source["options"], interval)
         check_places(to, folder)
         check_times(lateness=late, idle=resting, forget=silent, every=interval)
         return list(names_of(to).values())

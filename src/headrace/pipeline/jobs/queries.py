@@ -76,6 +76,8 @@ async def waiting_offsets(
     first, last = await read_plan.log_bounds(origin, options, partitions)
     fresh = [each for each in partitions if each not in done]
     begin = {**done, **await read_plan.resolve_offsets(origin, options, options.start, fresh)}
+    ends = await read_plan.resolve_offsets(origin, options, options.end, partitions)
+    last = {each: min(end, ends[each]) for each, end in last.items()}
     left = {each: max(0, last[each] - begin[each]) for each in partitions}
     sizes = await origin.sizes([each for each, count in left.items() if count])
     kept = {each: max(1, last[each] - first[each]) for each in partitions}

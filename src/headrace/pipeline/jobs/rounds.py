@@ -112,11 +112,12 @@ def stream_options(
     }
 
 
-def check_stream(options: Mapping[str, str] | None) -> None:
-    """Raises InvalidOption where options of the source are none that a job's streaming query can have."""
+def check_stream(options: Mapping[str, str] | None, every: float | None) -> None:
+    """Raises InvalidOption where options of the source are none that a job's streaming query can have. One that takes
+    what is there now may have an end before that."""
     refuse_shape(options)
     others = {name: value for name, value in (options or {}).items() if name.lower() not in TOPICS}
-    parse({**others, "subscribe": "-", "kafka.bootstrap.servers": "-"}, streaming=True)
+    parse({**others, "subscribe": "-", "kafka.bootstrap.servers": "-"}, streaming=True, bounded=every is None)
 
 
 def refuse_loop(source: SourceOptions, bootstrap: str, written: Sequence[str]) -> None:

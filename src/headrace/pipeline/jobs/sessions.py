@@ -126,13 +126,13 @@ def sessions(
     log_like_a_library()
     from headrace.pipeline.jobs import sessions_state
 
-    rounds.check_stream(options)
+    rounds.check_stream(options, every)
     check_times(lateness=lateness, idle=idle, forget=forget, every=every)
     folder = check_places(to, checkpoint)
     source = rounds.stream_options(topics, pattern, bootstrap, data, options, f"sessions-{to}")
     out = names_of(to)
     # What is read must not be what is written.
-    options_of_source = parse(source, streaming=True)
+    options_of_source = parse(source, streaming=True, bounded=every is None)
     rounds.refuse_loop(options_of_source, bootstrap, list(out.values()))
     place = {"kafka.bootstrap.servers": bootstrap, **rounds.connection(options)}
     broker = parse({**place, "subscribe": out[COUNTS]}, streaming=False)

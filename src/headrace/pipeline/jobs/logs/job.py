@@ -121,7 +121,7 @@ def logs(
         if not broker:
             raise InvalidOption(f"results are to go to the topic {into}, and no broker is named: give into_bootstrap")
         # What is read must not be what is written.
-        rounds.refuse_loop(parse(source, streaming=True), broker, [into])
+        rounds.refuse_loop(parse(source, streaming=True, bounded=every is None), broker, [into])
         publish = {
             "bootstrap": broker,
             "topic": into,
@@ -143,7 +143,7 @@ def check(
 ) -> tuple[Path, Windows]:
     """The folder of the results, and their windows. Raises where the job could not write there; changes nothing."""
     rounds.check_every(every)
-    rounds.check_stream(options)
+    rounds.check_stream(options, every)
     if into:
         rounds.check_topic(into)
     windows = windows_of(window, lateness)
@@ -188,7 +188,7 @@ class LogJob:
     ) -> None:
         self._spark = spark
         self._source = source
-        self._options = parse(source, streaming=True)
+        self._options = parse(source, streaming=True, bounded=True)
         self._folder = folder
         self._format = format
         self._windows = windows
