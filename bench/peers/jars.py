@@ -1,5 +1,6 @@
 """The jars of Apache Kafka and its tools, of Kafka Streams and Connect's file connectors, of Spark's own Kafka
-connector, of RocketMQ and its clients, and of S3Proxy, fetched once by Maven to `bench/.peers`.
+connector, of RocketMQ and its clients, of S3Proxy and of Iceberg's REST catalogue, fetched once by Maven to
+`bench/.peers`.
 
 `KAFKA_LIBS` names a folder that has those of Kafka already.
 """
@@ -17,6 +18,7 @@ VERSION = "4.3.1"
 # The newest set that is complete on Maven Central; connector.xml has the others.
 CONNECTOR = "4.2.0"
 S3PROXY = "2.6.0"
+ICEBERG = "1.10.0"
 ROCKETMQ = "5.5.0"
 ROCKETMQ_CLIENTS = ("4.9.8", "5.3.2")
 ROCKETMQ_GRPC_CLIENT = "5.0.7"
@@ -63,6 +65,11 @@ def connector() -> list[str]:
 def s3proxy() -> str:
     """A class path with S3Proxy on it."""
     return str(_fetched("s3proxy.xml", f"s3proxy-{S3PROXY}") / "*")
+
+
+def iceberg_rest() -> str:
+    """A class path with Iceberg's REST catalogue, Jetty and SQLite on it."""
+    return str(_fetched("iceberg-rest.xml", f"iceberg-rest-{ICEBERG}", f"-Diceberg={ICEBERG}") / "*")
 
 
 def rocketmq() -> str:
