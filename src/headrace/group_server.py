@@ -138,6 +138,7 @@ class GroupServer:
         self._doors = OpenDoors(
             config, self._entries, self._capacity, ground.tls, lambda: self._accepts, self.addresses, self._listeners
         )
+        self._doors.load()
         await self._follow()
         await self.replica.join(record)
         self._roles = asyncio.get_running_loop().create_task(self._serve_roles())

@@ -38,6 +38,14 @@ class OpenDoors:
         self._listeners = listeners
         self._opened = AsyncExitStack()
 
+    def load(self) -> None:
+        """Import the doors of both roles now, so that none has to be when the role changes."""
+        for entry in self._entries:
+            if entry.is_configured(self._config):
+                entry.load()
+                if entry.follower:
+                    entry.load(follows=True)
+
     async def open(self, broker: Broker, *, follows: bool = False) -> None:
         """Open the doors, or those of a node that follows. Raises DoorClosed."""
         config = self._config
