@@ -55,7 +55,12 @@ class DoorEntry:
 # NSQ clients get the address of the HTTP door, so that opens before.
 DOORS = (
     DoorEntry("http", "headrace.doors.http.door:HttpDoor", HttpSettings),
-    DoorEntry("kafka", "headrace.doors.kafka.door:KafkaDoor", KafkaSettings),
+    DoorEntry(
+        "kafka",
+        "headrace.doors.kafka.door:KafkaDoor",
+        KafkaSettings,
+        follower="headrace.doors.kafka.follower:KafkaFollowerDoor",
+    ),
     DoorEntry("nsq", "headrace.doors.nsq.door:NsqDoor", NsqSettings, nsq_closed),
     DoorEntry("rocketmq", "headrace.doors.rocketmq.door:RocketMqDoor", RocketMqSettings, rocketmq_closed),
 )

@@ -18,6 +18,7 @@ from tests.device import Device
 from tests.doors.kafka.local_client import KEYS, build
 from tests.waiting import SECONDS
 
+from headrace.broker.membership import Membership
 from headrace.doors.door import DoorContext
 from headrace.doors.kafka.door import KafkaDoor
 from headrace.doors.kafka.registry import API_VERSIONS, APIS, Api, not_offered
@@ -27,11 +28,11 @@ from headrace.log.interface import Topic
 
 @asynccontextmanager
 async def open_door(
-    data: Path | Device, tls: ssl.SSLContext | None = None, **settings: Any
+    data: Path | Device, tls: ssl.SSLContext | None = None, membership: Membership | None = None, **settings: Any
 ) -> AsyncIterator[KafkaDoor]:
     """A broker on `data` with an open Kafka door."""
     async with brokers.running(
-        data, node_id=1, **{"durability": "async", "kafka": "127.0.0.1:0", **settings}
+        data, membership, node_id=1, **{"durability": "async", "kafka": "127.0.0.1:0", **settings}
     ) as broker:
         door = KafkaDoor(DoorContext(broker, broker.config, broker.config, tls=tls))
         await door.start()

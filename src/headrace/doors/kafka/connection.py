@@ -160,7 +160,7 @@ class Connection(BufferedConnection):
                 stop = position + 4 + size
                 if stop > end:
                     break
-                if key == PRODUCE:
+                if key == PRODUCE and not door.follows:
                     produced += 1
                     if cached is not None:
                         # The next partition of the same topic, most likely: its bytes are as many.
@@ -177,7 +177,7 @@ class Connection(BufferedConnection):
                 body = position + 14 + (client if client > 0 else 0)
                 if body > stop or client < -1:
                     raise Malformed(f"a client id of {client} bytes in a request of {size}")
-                if key == PRODUCE:
+                if key == PRODUCE and not door.follows:
                     produce.handle(self, buffer, position, body, stop, version, correlation, out, started)
                 elif self._pending:
                     self._held |= DRAIN

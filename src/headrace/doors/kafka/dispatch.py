@@ -12,7 +12,7 @@ from headrace.doors.kafka import codec
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.errors import Malformed, Unanswerable
 from headrace.doors.kafka.not_offered import refuse
-from headrace.doors.kafka.registry import API_VERSIONS, APIS, Api, handler, not_offered
+from headrace.doors.kafka.registry import API_VERSIONS, APIS, Api, not_offered
 from headrace.doors.kafka.wire import INT32_PAIR, skip_tags
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ async def _answer(api: Api, call: Call, correlation: int, frame: bytes, started:
         if call.version == UNSUPPORTED:
             from headrace.doors.kafka.handlers.k18_api_versions import unsupported
 
-            reply: dict[str, Any] | None = unsupported(call)
+            reply: dict[str, Any] | bytes | None = unsupported(call)
             version = 0
         else:
             version = call.version
@@ -85,9 +85,11 @@ async def _answer(api: Api, call: Call, correlation: int, frame: bytes, started:
                     request = await offload.run(codec.decode_request, api.key, version, frame, 0)
                 else:
                     request = codec.decode_request(api.key, version, frame, 0)
-                reply = await handler(api.key)(call, request)
+                reply = await connection.door.answer(api, call, request, frame)
         if reply is not None:
-            if codec.is_large(reply):
+            if isinstance(reply, bytes):
+                body: bytes | bytearray = reply
+            elif codec.is_large(reply):
                 body = await offload.run(codec.encode_response, api.key, version, reply)
             else:
                 body = codec.encode_response(api.key, version, reply)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
 import structlog
@@ -24,14 +25,16 @@ from headrace.broker.publish import Session
 from headrace.doors.acceptor import BufferedAcceptor
 from headrace.doors.door import DoorContext, open_listener
 from headrace.doors.kafka import codec
+from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.connection import BUFFER_BYTES, Connection
 from headrace.doors.kafka.errors import KafkaError
 from headrace.doors.kafka.produce_replies import CachedProduce
 from headrace.doors.kafka.quotas import Quota
+from headrace.doors.kafka.registry import Api, handler
 from headrace.doors.kafka.sessions import Sessions
 from headrace.doors.kafka.settings import KafkaSettings
 from headrace.errors import HeadraceError
-from headrace.log.interface import Topic
+from headrace.log.interface import Partition, Topic
 
 log = structlog.get_logger("headrace.kafka")
 
@@ -51,6 +54,8 @@ class KafkaDoor(BufferedAcceptor[Connection]):
     """Kafka's wire protocol in front of a broker."""
 
     name = "kafka"
+    follows = False
+    """Whether this is the door of a node that does not lead its group."""
 
     def __init__(self, context: DoorContext[KafkaSettings]) -> None:
         broker, settings = context.broker, context.settings
@@ -123,6 +128,18 @@ class KafkaDoor(BufferedAcceptor[Connection]):
         if self._expiring is not None:
             self._expiring.cancel()
         await self.close(STOP_SECONDS)
+
+    async def answer(self, api: Api, call: Call, request: Any, frame: bytes) -> dict[str, Any] | bytes | None:
+        """The reply to a request off the hot path, whose body is `frame`; bytes: as another node has written it."""
+        return await handler(api.key)(call, request)
+
+    def epoch_of(self, partition: Partition) -> int:
+        """The leader epoch that clients know of a partition."""
+        return partition.epoch
+
+    def may_read(self) -> bool:
+        """Whether consumers may read here."""
+        return True
 
     def connect(self) -> Connection:
         """A connection for a client that has come."""

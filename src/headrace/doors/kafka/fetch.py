@@ -6,23 +6,37 @@ itself.
 
 Kafka's rules: the first batch of a reply is whole even above the limits; limits of the request, of each partition and
 of the broker hold for the rest; committed readers stop at the last stable offset and get the aborted
-transactions; an error of one partition does not delay the reply. Left out: fetches of replicas
-(NOT_LEADER_OR_FOLLOWER: there are none on one node), and a preferred replica. INCONSISTENT_TOPIC_ID cannot come up
-here, because an id is looked up in the same catalogue that holds the partitions.
+transactions; an error of one partition does not delay the reply. A consumer that names its rack is sent to an in-sync
+follower there (KIP-392). A follower gives what it has applied, and above that nothing, without an error: consumers
+would take OFFSET_OUT_OF_RANGE for a reason to begin again. Left out: fetches of replicas
+(NOT_LEADER_OR_FOLLOWER), which copy the journal instead. INCONSISTENT_TOPIC_ID cannot come up here, because an id is
+looked up in the same catalogue that holds the partitions.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
 from kio.schema.errors import ErrorCode
 
 from headrace.doors.kafka.errors import Unanswerable, error_code
-from headrace.doors.kafka.fetch_wire import FLEXIBLE, NEWEST, OLDEST, TOPIC_IDS, Request, Result, encode, parse
+from headrace.doors.kafka.fetch_wire import (
+    ELSEWHERE,
+    FLEXIBLE,
+    NEWEST,
+    OLDEST,
+    RACK,
+    TOPIC_IDS,
+    Request,
+    Result,
+    encode,
+    parse,
+)
 from headrace.doors.kafka.file_replies import Part
+from headrace.doors.kafka.placement import other_leader, replicas_near
 from headrace.doors.kafka.sessions import EPOCH_FULL, EPOCH_NONE, FetchPartition, Session, next_epoch
 from headrace.doors.kafka.wire import skip_tags
 from headrace.errors import CorruptLog, HeadraceError, OffsetOutOfRange
@@ -99,6 +113,7 @@ class FetchCall:
         "_entries",
         "_on_wake",
         "_patient",
+        "_preferred",
         "_queued",
         "_request",
         "_results",
@@ -131,6 +146,10 @@ class FetchCall:
         self.cold: list[Callable[[], None]] = []
         self._patient = True
         self._damaged = False
+        # The replicas in the consumer's rack, which it had better ask.
+        self._preferred: Sequence[int] = ()
+        if request.rack and not connection.door.follows:
+            self._preferred = replicas_near(connection.door.broker, request.rack)
         self._queued = False
         self._on_wake = self._wake
 
@@ -220,7 +239,7 @@ class FetchCall:
         for entry in self._entries:
             result = self._read(entry, left, at_least_one, ranges + len(self.cold) < RANGES_MAX)
             results.append(result)
-            if result.error or result.diverging is not None or result.left_out:
+            if result.error or result.diverging is not None or result.left_out or result.preferred >= 0:
                 ready = True
             elif result.chunk is not None:
                 at_least_one = False
@@ -239,11 +258,13 @@ class FetchCall:
         if topic is None or not 0 <= entry.index < len(topic.partitions):
             unknown = UNKNOWN_TOPIC_ID if self._by_id and topic is None else UNKNOWN_TOPIC_OR_PARTITION
             return Result(entry, unknown)
-        if self._request.replica >= 0:
+        door = self._connection.door
+        follows = door.follows
+        if self._request.replica >= 0 or (follows and (self._request.version < RACK or not door.may_read())):
             return Result(entry, NOT_LEADER_OR_FOLLOWER)
         partition = topic.partitions[entry.index]
-        if entry.leader_epoch >= 0 and entry.leader_epoch != partition.epoch:
-            fenced = entry.leader_epoch < partition.epoch
+        if entry.leader_epoch >= 0 and entry.leader_epoch != (epoch := door.epoch_of(partition)):
+            fenced = entry.leader_epoch < epoch
             return Result(entry, FENCED_LEADER_EPOCH if fenced else UNKNOWN_LEADER_EPOCH)
         if not partition.loaded or partition.offline:
             return Result(entry, STORAGE_ERROR)
@@ -254,7 +275,14 @@ class FetchCall:
         committed = self._request.committed
         if committed:
             result.aborted = []
-        if entry.last_epoch >= 0:
+        if follows and entry.offset > high:
+            # Not applied yet.
+            return result
+        if self._preferred and result.start <= entry.offset <= high:
+            result.preferred = self._preferred[entry.index % len(self._preferred)]
+            return result
+        # A follower may not have the beginning of the newest epoch yet.
+        if entry.last_epoch >= 0 and not (follows and entry.last_epoch > partition.epoch):
             epoch, end = partition.epoch_end(entry.last_epoch)
             if epoch < 0 or end < 0:
                 return Result(entry, OFFSET_OUT_OF_RANGE)
@@ -327,6 +355,7 @@ class FetchCall:
             results,
             throttle=int(throttle * 1000),
             session=self._session_id,
+            leader=other_leader(door.broker) if any(each.error in ELSEWHERE for each in results) else None,
         )
 
     # --- long polling -------------------------------------------------------------------------------------------------
@@ -399,6 +428,7 @@ def _is_news(result: Result) -> bool:
         result.chunk is not None
         or result.error
         or result.diverging is not None
+        or result.preferred >= 0
         or result.high != entry.sent_high
         or result.start != entry.sent_start
     )

@@ -11,6 +11,8 @@ from struct import Struct
 
 from headrace.doors.kafka.errors import Malformed
 from headrace.doors.kafka.file_replies import Part
+from headrace.doors.kafka.leader_wire import CURRENT_LEADER, NOT_LEADER_OR_FOLLOWER, write_endpoint
+from headrace.doors.kafka.placement import Leader
 from headrace.doors.kafka.sessions import FetchPartition
 from headrace.doors.kafka.wire import (
     INT16,
@@ -34,6 +36,10 @@ RACK = 11
 LAST_EPOCH = 12
 TOPIC_IDS = 13
 REPLICA_STATE = 15
+# The reply says where the leader is reached.
+ENDPOINTS = 16
+# Errors on which clients ask another broker.
+ELSEWHERE = (NOT_LEADER_OR_FOLLOWER, 74)
 
 # A part below this is copied into the bytes before it.
 SMALL = 16_384
@@ -59,6 +65,7 @@ class Request:
         "max_bytes",
         "max_wait",
         "min_bytes",
+        "rack",
         "replica",
         "session_epoch",
         "session_id",
@@ -68,6 +75,7 @@ class Request:
     def __init__(self, version: int) -> None:
         self.version = version
         self.replica = -1
+        self.rack = ""
         self.max_wait = 0
         self.min_bytes = 0
         self.max_bytes = 0
@@ -81,7 +89,7 @@ class Request:
 class Result:
     """What is answered for one partition."""
 
-    __slots__ = ("aborted", "chunk", "diverging", "entry", "error", "high", "left_out", "stable", "start")
+    __slots__ = ("aborted", "chunk", "diverging", "entry", "error", "high", "left_out", "preferred", "stable", "start")
 
     def __init__(self, entry: FetchPartition, error: int = 0) -> None:
         self.entry = entry
@@ -94,6 +102,8 @@ class Result:
         self.diverging: tuple[int, int] | None = None
         self.left_out = False
         """There is more, for which the reply has no room."""
+        self.preferred = -1
+        """The broker that the client had better ask, or -1."""
 
 
 def parse(buffer: bytearray, at: int, end: int, version: int, array_max: int) -> Request:
@@ -133,7 +143,8 @@ def parse(buffer: bytearray, at: int, end: int, version: int, array_max: int) ->
             if flexible:
                 at = skip_tags(buffer, at, end)
     if version >= RACK:
-        _, at = read_text(buffer, at, end, flexible)
+        rack, at = read_text(buffer, at, end, flexible)
+        request.rack = (rack or b"").decode(errors="replace")
     if flexible:
         _read_tags(buffer, at, end, request)
     return request
@@ -190,13 +201,22 @@ def _read_tags(buffer: bytearray, at: int, end: int, request: Request) -> None:
 
 
 def encode(
-    version: int, correlation: int, results: list[Result], *, throttle: int = 0, error: int = 0, session: int = 0
+    version: int,
+    correlation: int,
+    results: list[Result],
+    *,
+    throttle: int = 0,
+    error: int = 0,
+    session: int = 0,
+    leader: Leader | None = None,
 ) -> list[Part]:
-    """The parts of a whole reply, length and header included. Takes over the pinned ranges of the chunks."""
+    """The parts of a whole reply, length and header included. Takes over the pinned ranges of the chunks. `leader`: of
+    the partitions that this node does not lead."""
     flexible = version >= FLEXIBLE
     out = bytearray(8)
     parts: list[Part] = []
     total = 0
+    named_leader = False
     out += b"\0" if flexible else b""
     out += INT32.pack(throttle)
     if version >= SESSIONS:
@@ -236,11 +256,16 @@ def encode(
             if flexible:
                 if result.diverging is not None:
                     out += _DIVERGING.pack(1, 0, 13, *result.diverging, 0)
+                elif leader is not None and result.error in ELSEWHERE:
+                    named_leader = True
+                    out += CURRENT_LEADER.pack(1, 1, 9, *leader.current.values(), 0)
                 else:
                     out += b"\0"
         if flexible:
             out += b"\0"
-    if flexible:
+    if named_leader and leader is not None and version >= ENDPOINTS:
+        write_endpoint(out, leader)
+    elif flexible:
         out += b"\0"
     if out:
         total += len(out)
@@ -276,4 +301,4 @@ def _write_fields(out: bytearray, result: Result, version: int) -> None:
         out += _ABORTED.pack(each.producer_id, each.first_offset)
         out += b"\0" if flexible else b""
     if version >= RACK:
-        out += b"\xff\xff\xff\xff"
+        out += INT32.pack(result.preferred)

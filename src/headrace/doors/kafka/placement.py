@@ -104,6 +104,19 @@ def other_leader(broker: Broker) -> Leader | None:
     return None if found is None else Leader(found, group.epoch)
 
 
+def replicas_near(broker: Broker, rack: str) -> Sequence[int]:
+    """The followers that a consumer in this rack reads from; none if the leader is as near (KIP-392)."""
+    group = broker.membership
+    here = group.nodes.get(group.node_id)
+    if here is None or here.rack == rack:
+        return ()
+    return [
+        number
+        for number in group.isr
+        if number in group.nodes and group.nodes[number].rack == rack and _reach(group, number) is not None
+    ]
+
+
 def leader_of(broker: Broker) -> int:
     """The node that leads, if it lives and has a Kafka door."""
     group = broker.membership
