@@ -74,6 +74,10 @@ class ServeProcess:
         """What the broker logged, the last of it."""
         return self.data.with_suffix(".stderr").read_text()[-4000:]
 
+    def signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
     def kill(self) -> None:
         """End it as a crash of the process would."""
         assert self._process is not None

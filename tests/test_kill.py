@@ -19,59 +19,25 @@ from random import Random
 
 import pytest
 from bench import requests
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from tests.acknowledged import (
+    IDEMPOTENT,
+    PARTITIONS,
+    IdempotentClient,
+    Places,
+    check_acknowledged,
+    check_idempotent,
+    check_no_holes,
+    check_once,
+    read_all,
+)
 from tests.longer import LONGER
 from tests.serve_process import ServeProcess
 from tests.waiting import wait_until
 
 from headrace.format import records
 
-PARTITIONS = 3
-IDEMPOTENT, RAW = "idempotent", "raw"
-
-# What was acknowledged: by partition and offset, the value.
-Places = dict[tuple[int, int], bytes]
-
-
-class IdempotentClient:
-    """librdkafka, with a bounded number of messages under way, so that every crash meets some."""
-
-    OUTSTANDING = 200
-
-    def __init__(self, address: str) -> None:
-        self.places: Places = {}
-        self.failures: list[str] = []
-        self.sent = 0
-        self._stopping = False
-        settings = {"bootstrap.servers": address, "enable.idempotence": True, "acks": "all", "linger.ms": 0}
-        patience = {"message.timeout.ms": 120_000, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100}
-        self._producer = Producer({**settings, **patience, "retry.backoff.ms": 20, "log_level": 0})
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stopping:
-            while self.sent - len(self.places) - len(self.failures) < self.OUTSTANDING:
-                value = b"%d" % self.sent
-                self._producer.produce(IDEMPOTENT, value, partition=self.sent % PARTITIONS, on_delivery=self._delivered)
-                self.sent += 1
-            self._producer.poll(0.05)
-        self._producer.flush(60)
-
-    def _delivered(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            self.failures.append(str(error))
-        else:
-            partition, offset = message.partition(), message.offset()
-            assert partition is not None
-            assert offset is not None
-            self.places[partition, offset] = message.value() or b""
-
-    def stop(self) -> None:
-        """Send no more, and wait for what is under way."""
-        self._stopping = True
-        self._thread.join()
+RAW = "raw"
 
 
 class RawClient:
@@ -143,48 +109,6 @@ class RawClient:
             thread.join()
 
 
-def read_all(address: str, topic: str) -> dict[int, list[tuple[int, bytes]]]:
-    """Offset and value of everything in a topic, by partition."""
-    reader = Consumer({"bootstrap.servers": address, "group.id": "check", "enable.partition.eof": True, "log_level": 0})
-    found: dict[int, list[tuple[int, bytes]]] = {index: [] for index in range(PARTITIONS)}
-    reader.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in range(PARTITIONS)])
-    ended = set()
-    try:
-        while len(ended) < PARTITIONS:
-            message = reader.poll(20)
-            assert message is not None, f"reading {topic} stopped short: {sorted(ended)} are at their ends"
-            partition, error, offset = message.partition(), message.error(), message.offset()
-            assert partition is not None
-            if error is not None:
-                assert error.code() == KafkaError._PARTITION_EOF, error
-                ended.add(partition)
-            else:
-                assert offset is not None
-                found[partition].append((offset, message.value() or b""))
-    finally:
-        reader.close()
-    return found
-
-
-def check_no_holes(found: dict[int, list[tuple[int, bytes]]]) -> None:
-    for partition, entries in found.items():
-        offsets = [offset for offset, _ in entries]
-        assert offsets == list(range(len(offsets))), f"partition {partition} has a hole"
-
-
-def check_acknowledged(found: dict[int, list[tuple[int, bytes]]], places: Places) -> None:
-    there = {(partition, offset): value for partition, entries in found.items() for offset, value in entries}
-    missing = {place: value for place, value in places.items() if there.get(place) != value}
-    assert not missing, f"{len(missing)} of {len(places)} acknowledged messages are missing, as {sorted(missing)[:3]}"
-
-
-def check_once(found: dict[int, list[tuple[int, bytes]]]) -> Counter[bytes]:
-    seen = Counter(value for entries in found.values() for _, value in entries)
-    twice = [value for value, count in seen.items() if count > 1]
-    assert not twice, f"{len(twice)} messages are there twice, as {twice[:3]}"
-    return seen
-
-
 def both_go_on(idempotent: IdempotentClient, raw: RawClient, broker: ServeProcess) -> None:
     """Wait until both clients got something acknowledged."""
     before = len(idempotent.places), len(raw.places)
@@ -215,15 +139,7 @@ def kill_again_and_again(folder: Path, durability: str, kills: int, seed: int) -
             raw.stop()
             idempotent.stop()
 
-        found = read_all(broker.kafka, IDEMPOTENT)
-        assert not idempotent.failures
-        check_no_holes(found)
-        check_acknowledged(found, idempotent.places)
-        assert len(check_once(found)) == idempotent.sent == len(idempotent.places)
-        for partition, entries in found.items():
-            order = [int(value) for _, value in entries]
-            assert order == sorted(order), f"partition {partition} is out of order"
-
+        check_idempotent(broker.kafka, idempotent)
         found = read_all(broker.kafka, RAW)
         check_no_holes(found)
         check_acknowledged(found, raw.places)

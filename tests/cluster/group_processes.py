@@ -17,12 +17,12 @@ NAME = "test"
 
 
 class GroupProcesses:
-    """Nodes of a group, `first` and those that follow, as processes of their own."""
+    """Nodes 1 to `count` of a group, as processes of their own."""
 
-    def __init__(self, peers: EtcdPeers, folder: Path, *flags: str, first: int = 1, count: int = 3) -> None:
+    def __init__(self, peers: EtcdPeers, folder: Path, *flags: str, count: int = 3) -> None:
         self.url = f"etcd://{','.join(member.address for member in peers.members)}/{NAME}"
         self.nodes: dict[int, ServeProcess] = {}
-        for number in range(first, first + count):
+        for number in range(1, count + 1):
             peer = f"127.0.0.1:{free_port()}"
             own = ("--cluster", self.url, "--node-id", str(number), "--peer", peer, "--rack", f"r{number}")
             self.nodes[number] = ServeProcess(folder / f"n{number}", *own, *flags)
@@ -33,16 +33,19 @@ class GroupProcesses:
             node.start()
         return self
 
-    def __exit__(self, failed: object, *_: object) -> None:
+    def __exit__(self, *_: object) -> None:
         for node in self.nodes.values():
             if node.runs:
                 node.kill()
-        if not failed:
-            assert not [words for node in self.nodes.values() if "Traceback" in (words := node.words())]
 
     @property
-    def bootstrap(self) -> str:
+    def kafka(self) -> str:
+        """Where Kafka's clients begin."""
         return ",".join(node.kafka for node in self.nodes.values())
+
+    def words(self) -> str:
+        """The last of what the nodes logged."""
+        return "\n".join(node.words()[-1500:] for node in self.nodes.values())
 
     def command(self, *arguments: str) -> str:
         """What `headrace cluster` prints."""
@@ -58,14 +61,13 @@ class GroupProcesses:
     def wait_leader(self, in_sync: int, *, other_than: int | None = None) -> int:
         """The node that leads, once it is another one and so many are in sync."""
 
-        found: list[int] = []
-
-        def leads() -> bool:
+        def found() -> int | None:
             group = self.status()["group"]
             leader = group["leader"]
-            if leader is not None and leader["node"] != other_than and len(group["isr"]) >= in_sync:
-                found.append(leader["node"])
-            return bool(found)
+            if leader is None or leader["node"] == other_than or len(group["isr"]) < in_sync:
+                return None
+            number: int = leader["node"]
+            return number
 
-        wait_until(leads, lambda: [node.words()[-1500:] for node in self.nodes.values()])
-        return found[0]
+        leader: int = wait_until(found, self.words)
+        return leader

@@ -89,7 +89,7 @@ def test_nothing_acknowledged_is_lost_or_doubled_when_leaders_are_killed(etcd_pe
     peers.wait()
     with GroupProcesses(peers, tmp_path) as group:
         leader = group.wait_leader(3)
-        load = Load(group.bootstrap)
+        load = Load(group.kafka)
         try:
             load.wait(200)
             for _ in range(2):
@@ -102,7 +102,7 @@ def test_nothing_acknowledged_is_lost_or_doubled_when_leaders_are_killed(etcd_pe
         finally:
             load.stop()
         assert not load.failed
-        found = read_all(group.bootstrap, max(load.acknowledged))
+        found = read_all(group.kafka, max(load.acknowledged))
     counts = Counter(found)
     assert not [number for number in load.acknowledged if number not in counts]
     assert not [number for number, count in counts.items() if count > 1]
