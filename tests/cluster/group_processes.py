@@ -17,12 +17,12 @@ NAME = "test"
 
 
 class GroupProcesses:
-    """Nodes 1 to `count` of a group, as processes of their own."""
+    """Nodes of a group, `first` and those that follow, as processes of their own."""
 
-    def __init__(self, peers: EtcdPeers, folder: Path, *flags: str, count: int = 3) -> None:
+    def __init__(self, peers: EtcdPeers, folder: Path, *flags: str, first: int = 1, count: int = 3) -> None:
         self.url = f"etcd://{','.join(member.address for member in peers.members)}/{NAME}"
         self.nodes: dict[int, ServeProcess] = {}
-        for number in range(1, count + 1):
+        for number in range(first, first + count):
             peer = f"127.0.0.1:{free_port()}"
             own = ("--cluster", self.url, "--node-id", str(number), "--peer", peer, "--rack", f"r{number}")
             self.nodes[number] = ServeProcess(folder / f"n{number}", *own, *flags)
@@ -33,10 +33,12 @@ class GroupProcesses:
             node.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, failed: object, *_: object) -> None:
         for node in self.nodes.values():
             if node.runs:
                 node.kill()
+        if not failed:
+            assert not [words for node in self.nodes.values() if "Traceback" in (words := node.words())]
 
     @property
     def kafka(self) -> str:
@@ -61,13 +63,14 @@ class GroupProcesses:
     def wait_leader(self, in_sync: int, *, other_than: int | None = None) -> int:
         """The node that leads, once it is another one and so many are in sync."""
 
-        def found() -> int | None:
+        found: list[int] = []
+
+        def leads() -> bool:
             group = self.status()["group"]
             leader = group["leader"]
-            if leader is None or leader["node"] == other_than or len(group["isr"]) < in_sync:
-                return None
-            number: int = leader["node"]
-            return number
+            if leader is not None and leader["node"] != other_than and len(group["isr"]) >= in_sync:
+                found.append(leader["node"])
+            return bool(found)
 
-        leader: int = wait_until(found, self.words)
-        return leader
+        wait_until(leads, self.words)
+        return found[0]

@@ -76,7 +76,7 @@ def write(kafka: str, nsq: str, address: str) -> dict[str, Any]:
         "emails": (1, {"deduplication.window.ms": str(DAY_MS)}),
         "jobs": (1, {}),
     }
-    made = [NewTopic(name, partitions, 1, config=config) for name, (partitions, config) in topics.items()]
+    made = [NewTopic(name, partitions, config=config) for name, (partitions, config) in topics.items()]
     for each in admin.create_topics(made).values():
         each.result(30)
 

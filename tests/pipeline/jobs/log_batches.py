@@ -34,7 +34,7 @@ class HereJob(LogJob):
 
 class Query:
     def __init__(self, job: Any, id: str, every: float | None) -> None:
-        options = parse(job._source, streaming=True)
+        options = parse(job._source, streaming=True, bounded=True)
         self._reader = StreamReader(options)
         self._limit = ReadMaxRows(options.offsets_per_trigger) if options.offsets_per_trigger else ReadAllAvailable()
         self._folder: ResultsFolder = job._folder

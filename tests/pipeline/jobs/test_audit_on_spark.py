@@ -78,6 +78,9 @@ def queue(broker: headrace.Broker, topic: str, name: str, **settings: Any) -> No
 
 def records(topics: Topics, topic: str) -> list[Any]:
     async def read(client: Client) -> list[Any]:
+        # `__deliveries` is there once a queue has written to it.
+        if topic not in {each.name for each in await client.cluster.topics()}:
+            return []
         partitions = [(topic, each.index) for each in (await client.cluster.topic(topic)).partitions]
         async with client.consumer(max_wait=0.1) as consumer:
             await consumer.assign(dict.fromkeys(partitions, EARLIEST))

@@ -140,6 +140,28 @@ def test_open_windows_go_on_in_the_next_run(topics: Topics, tmp_path: Path) -> N
         drain(topics, root, topic, window=30)
 
 
+def test_a_range_that_is_counted_again_gives_the_same(topics: Topics, tmp_path: Path) -> None:
+    topic = topics.create(2)
+    for minute in range(6):
+        # In the other partition, the last of the range is of the minute before.
+        for partition in range(2 if minute != 3 else 1):
+            time = NOON + minute * MINUTE
+            topics.fill(topic, [line(minute * MINUTE)] * 3, partition=partition, timestamp=time)
+    span = {"startingTimestamp": str(NOON + MINUTE), "endingTimestamp": str(NOON + 4 * MINUTE)}
+    wanted = {(1, "api"): 6, (2, "api"): 6, (3, "api"): 3}
+    for folder in ("one", "other"):
+        done = drain(topics, tmp_path / folder, topic, group=folder, **span)
+        assert (done.rows, done.parsed, done.late, done.open) == (15, 15, 0, 0)
+        # And in the same folder: nothing is counted twice.
+        again = drain(topics, tmp_path / folder, topic, group=folder, **span)
+        assert (again.rounds, again.rows) == (0, 15)
+        assert {place: row["lines"] for place, row in found(tmp_path / folder).items()} == wanted
+    assert topics.committed("one") == {(topic, 0): 12, (topic, 1): 9}
+    # A range that reaches further goes on behind the last one.
+    done = drain(topics, tmp_path / "one", topic, group="one", endingTimestamp=str(NOON + 5 * MINUTE))
+    assert (done.rows, found(tmp_path / "one")[4, "api"]["lines"]) == (21, 6)
+
+
 def test_a_job_that_goes_on_does_not_wait_for_silent_partitions(topics: Topics, tmp_path: Path) -> None:
     topic, root = topics.create(2), tmp_path / "out"
     topics.fill(topic, [line(0), line(5 * MINUTE)], timestamp=NOON)

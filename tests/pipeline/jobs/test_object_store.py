@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 from bench.peers import Missing
-from bench.peers.s3 import S3
+from bench.peers.s3 import PLAIN, S3
 from tests.pipeline.jobs.test_tables import HOUR, NOON, Killed
 from tests.pipeline.topics import Topics
 
@@ -47,9 +47,8 @@ def store() -> Iterator[S3]:
     except Missing as reason:
         pytest.skip(str(reason))
     with pytest.MonkeyPatch.context() as patching:
-        # It does not know the checksums that AWS's own client sends and asks for by default.
-        patching.setenv("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
-        patching.setenv("AWS_RESPONSE_CHECKSUM_VALIDATION", "when_required")
+        for name, value in PLAIN.items():
+            patching.setenv(name, value)
         try:
             running.start("lake")
             yield running

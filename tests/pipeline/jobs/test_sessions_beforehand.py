@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,7 @@ from headrace.pipeline.jobs import sessions
 from headrace.pipeline.jobs.queries import stands_at, waiting_offsets
 from headrace.pipeline.jobs.rounds import ask
 from headrace.pipeline.jobs.sessions import _Followed as Followed
-from headrace.pipeline.options import parse
+from headrace.pipeline.options import Position, SourceOptions, parse
 
 
 class Started(Exception):
@@ -68,7 +69,12 @@ def test_what_makes_no_sense_is_refused(headrace_broker: Broker, tmp_path: Path)
     ):
         with pytest.raises(HeadraceError, match=reason):
             run(headrace_broker, tmp_path / "checkpoint", **more)
+    end = {"endingTimestamp": "1000"}
+    with pytest.raises(HeadraceError, match="a stream has no end"):
+        run(headrace_broker, tmp_path / "checkpoint", options=end, every=5.0)
     assert not (tmp_path / "checkpoint").exists()
+    with pytest.raises(Started):
+        run(headrace_broker, tmp_path / "checkpoint", options=end)
 
 
 def test_what_waits_is_known_before_the_first_progress(headrace_broker: Broker, tmp_path: Path) -> None:
@@ -80,7 +86,7 @@ def test_what_waits_is_known_before_the_first_progress(headrace_broker: Broker, 
         streaming=True,
     )
 
-    def waiting() -> int:
+    def waiting(options: SourceOptions = options) -> int:
         left, _ = ask(options, lambda origin: waiting_offsets(origin, options, tmp_path))
         return sum(left.values())
 
@@ -94,6 +100,8 @@ def test_what_waits_is_known_before_the_first_progress(headrace_broker: Broker, 
         (tmp_path / name).touch()
     assert stands_at(tmp_path) == {("site", 0): 5}
     assert waiting() == 2
+    # Of a range, what lies behind its end does not wait.
+    assert waiting(replace(options, end=Position(by_partition={("site", 0): 6}))) == 1
     told: list[int] = []
     followed = Followed(lambda done: told.append(done.lag), 2)
     progress: list[dict[str, Any]] = []
