@@ -96,7 +96,7 @@ def _fetched(pom: str, name: str, *flags: str) -> Path:
     if maven is None:
         raise Missing("there is no Maven to fetch jars with; a folder with Kafka's may be given in KAFKA_LIBS")
     # Complete or absent: an interrupted fetch must not pass for the whole.
-    partial = jars.with_name(f"{name}.partial")
+    partial = jars.with_name(f"{name}.{os.getpid()}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     fetch = [
         maven,
@@ -114,5 +114,9 @@ def _fetched(pom: str, name: str, *flags: str) -> Path:
         raise Missing(f"Maven did not fetch {name} within {SECONDS} s") from None
     if done.returncode:
         raise Missing(f"Maven could not fetch {name}: {(done.stdout + done.stderr).strip()[:400]}")
-    partial.rename(jars)
+    try:
+        partial.rename(jars)
+    except OSError:
+        # Another process was faster.
+        shutil.rmtree(partial)
     return jars

@@ -68,6 +68,7 @@ OWN = [
     "retention.archive",
     "retention.archive.group",
     "rocketmq.perm",
+    "rocketmq.message.type",
     "rocketmq.read.queues",
     "rocketmq.write.queues",
 ]

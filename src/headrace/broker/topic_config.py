@@ -333,6 +333,14 @@ _HONOURED = (
         "log.retention.ms",
     ),
     Setting(
+        "rocketmq.message.type",
+        Kind.STRING,
+        "ANY",
+        "Headrace's own. The type of messages that RocketMQ's gRPC clients may send to the topic, as by RocketMQ's "
+        "attribute message.type; `ANY` and `MIXED`: normal, FIFO, delay and transaction.",
+        one_of("ANY", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"),
+    ),
+    Setting(
         "rocketmq.perm",
         Kind.INT,
         "6",

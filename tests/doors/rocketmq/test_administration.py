@@ -212,3 +212,26 @@ def test_rates_between_two_looks() -> None:
         rates.look(str(number), 0)
     now = 310.0
     assert rates.look("a", 100) == 0, "it was forgotten"
+
+
+def test_the_type_of_a_topics_messages(raw: Raw, topic: str) -> None:
+    def update(attributes: str) -> int:
+        asked = {"topic": topic, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "attributes": attributes}
+        return raw.ask(Request.UPDATE_AND_CREATE_TOPIC, asked).code
+
+    def attributes() -> dict[str, str]:
+        return raw.json(Request.GET_TOPIC_CONFIG, topic=topic)["attributes"]
+
+    assert update("+message.type=FIFO") == Code.SUCCESS
+    assert attributes() == {"message.type": "FIFO"}
+    assert raw.sent(topic, b"x").code == Code.SUCCESS, "over remoting none is checked, as by RocketMQ's broker"
+    for wrong in ("+message.type=RED", "message.type=FIFO", "+cleanup.policy=COMPACTION", "+"):
+        assert update(wrong) == Code.INVALID_PARAMETER
+    assert update("") == Code.SUCCESS
+    assert attributes() == {"message.type": "FIFO"}
+    assert update("-message.type") == Code.SUCCESS
+    assert attributes() == {}
+    listed = {"topicName": topic, "readQueueNums": 1, "writeQueueNums": 1, "attributes": {"+message.type": "DELAY"}}
+    body = json.dumps({"topicConfigList": [listed]}).encode()
+    assert raw.ask(Request.UPDATE_AND_CREATE_TOPIC_LIST, {}, body).code == Code.SUCCESS
+    assert attributes() == {"message.type": "DELAY"}

@@ -19,6 +19,7 @@ from urllib.request import urlopen
 from headrace.broker.deliveries import DEAD, DELIVERED, EMPTIED, FINISHED, RELEASED, REQUEUED, TIMED_OUT
 from headrace.broker.deliveries import TOPIC as DELIVERIES
 from headrace.cli.over_http import Api
+from headrace.cli.trace import client_traces
 from headrace.cli.trace.search import Place, Span, TracedRecord, find_span, read_record, scan
 from headrace.client import EARLIEST, Client
 from headrace.errors import HeadraceError
@@ -182,6 +183,17 @@ class Tracer:
         else:
             self.lives.messages[place] = record
 
+    async def unique(self, id: str, topics: Sequence[str], since_ms: int, until_ms: int | None, limit: int) -> None:
+        """Add the messages with a unique id of RocketMQ's: where it was sent to, and where it came again or died."""
+        span = await find_span(
+            self._client, [each for each in topics if each != client_traces.TOPIC], since_ms, until_ms
+        )
+        async for each in self._scan("searching for the message", span, id.encode()):
+            if each.text(client_traces.UNIQUE_KEY) == id and len(self.lives.messages) < limit:
+                self.lives.messages[each.place] = each
+                self.lives.trace = self.lives.trace or each.trace
+        self._note_delayed()
+
     # --- what became of them ------------------------------------------------------------------------------------------
 
     async def follow(self, topics: Sequence[str], places: Iterable[Place] = ()) -> None:
@@ -194,6 +206,7 @@ class Tracer:
         await self._find_copies(wanted, topics, since)
         lives.steps += _record_steps(lives.messages.values())
         await self._read_events(wanted, set(topics), since)
+        await self._read_client_traces(wanted, topics, since)
         lives.steps.sort(key=lambda step: step.t)
         self._judge_queues(wanted)
         await self._judge_groups(wanted)
@@ -252,6 +265,25 @@ class Tracer:
                 # Any client may write to the topic.
                 continue
         await self._note_missing(since)
+
+    async def _read_client_traces(self, wanted: set[Place], topics: Sequence[str], since: int) -> None:
+        """Find what RocketMQ's clients have recorded of the messages that have a unique id."""
+        by_id: dict[str, Place] = {}
+        for place in sorted(wanted & self.lives.messages.keys(), key=lambda each: self.lives.messages[each].timestamp):
+            if unique_id := self.lives.messages[place].text(client_traces.UNIQUE_KEY):
+                # One that came again has the id of the first.
+                by_id.setdefault(unique_id, place)
+        if not by_id or client_traces.TOPIC not in topics:
+            return
+        span = await find_span(self._client, [client_traces.TOPIC], since, None)
+        needle = next(iter(by_id)).encode() if len(by_id) == 1 else b""
+        async for each in self._scan("reading clients' traces", span, needle):
+            for found in client_traces.parse(each.value or b""):
+                if found.unique_id in by_id:
+                    place = by_id[found.unique_id]
+                    self.lives.steps.append(
+                        Step(found.t, place, found.what, found.group, attempt=found.attempt, error=found.error)
+                    )
 
     async def _note_missing(self, since: int) -> None:
         """Note which events are deleted, or were dropped."""

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from headrace.cli.durations import format_rough
 from headrace.cli.messages import Form, format_record
+from headrace.cli.trace import client_traces
 from headrace.cli.trace.lives import PUBLISHED, PUT_ASIDE, SENT_BACK, TO_BE_TRIED, Lives, Step, moment
 from headrace.cli.trace.search import TracedRecord
 
@@ -22,6 +23,8 @@ COLOURS = {
     "finished": "green",
     "dead": "red",
     PUT_ASIDE: "red",
+    client_traces.CONSUMED: "green",
+    client_traces.NOT_CONSUMED: "yellow",
     "timed-out": "yellow",
     "requeued": "yellow",
     "released": "yellow",

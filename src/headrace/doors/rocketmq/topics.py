@@ -26,6 +26,9 @@ DEFAULT_QUEUES = 4
 READ_QUEUES = "rocketmq.read.queues"
 WRITE_QUEUES = "rocketmq.write.queues"
 PERM = "rocketmq.perm"
+MESSAGE_TYPE = "rocketmq.message.type"
+ANY_TYPE = "ANY"
+ANY_TYPES = (ANY_TYPE, "MIXED")
 GROUP_NAME_MAX = 255
 # Of a retry topic, whatever the settings of its group ask for.
 RETRY_QUEUES_MAX = 64
@@ -38,6 +41,8 @@ class TopicShape:
     read_queues: int
     write_queues: int
     perm: int
+    message_type: str = ANY_TYPE
+    """By RocketMQ's name."""
 
 
 # A group's retry topic has one queue.
@@ -52,7 +57,8 @@ def shape_of(topic: Topic) -> TopicShape:
         given = int(topic.config.get(name, "-1"))
         return count if given < 0 else min(given, count)
 
-    return TopicShape(queues(READ_QUEUES), queues(WRITE_QUEUES), int(topic.config.get(PERM, str(READ | WRITE))))
+    perm, message_type = topic.config.get(PERM, str(READ | WRITE)), topic.config.get(MESSAGE_TYPE, ANY_TYPE)
+    return TopicShape(queues(READ_QUEUES), queues(WRITE_QUEUES), int(perm), message_type)
 
 
 class RocketMqTopics:

@@ -14,6 +14,7 @@ from tests.doors.rocketmq.grpc.client import RawGrpc, Resource, message
 from tests.waiting import wait_until
 
 import headrace
+from headrace.doors.rocketmq.codes import Request
 from headrace.doors.rocketmq.grpc.protocol import Code, definition
 from headrace.doors.rocketmq.messages import read_properties
 
@@ -163,3 +164,15 @@ def test_what_is_wrong_with_a_request_is_refused(grpc_client: RawGrpc, topic: st
     odd = message(topic)
     odd.system_properties.born_timestamp.seconds = -(1 << 62)
     assert grpc_client.send(topic, odd).status.code == Code.OK
+
+
+def test_a_topic_takes_messages_of_its_type(grpc_client: RawGrpc, raw: Raw, topic: str) -> None:
+    asked = {"topic": topic, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "attributes": "+message.type=FIFO"}
+    raw.ask(Request.UPDATE_AND_CREATE_TOPIC, asked)
+    refused = grpc_client.send(topic, message(topic, b"x")).status
+    assert refused.code == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+    assert "topic type is FIFO, message type is NORMAL" in refused.message
+    ordered = message(topic, b"y", definition.FIFO, message_group="one")
+    assert grpc_client.send(topic, ordered).status.code == Code.OK
+    route = grpc_client.ask("QueryRoute", topic=Resource(name=topic))
+    assert [list(each.accept_message_types) for each in route.message_queues] == [[definition.FIFO]]

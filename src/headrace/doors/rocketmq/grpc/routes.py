@@ -23,6 +23,7 @@ _d: Any = definition
 _s: Any = service
 # What a topic of no declared type takes.
 MESSAGE_TYPES = (_d.NORMAL, _d.FIFO, _d.DELAY, _d.TRANSACTION)
+_ONE_TYPE = {_d.MessageType.Name(each): (each,) for each in MESSAGE_TYPES}
 _PERMISSIONS = {READ | WRITE: _d.READ_WRITE, READ: _d.READ, WRITE: _d.WRITE}
 # The queue of an assignment to receive from any.
 ANY_QUEUE = -1
@@ -45,7 +46,7 @@ class RouteHandlers:
         for index in range(max(shape.read_queues, shape.write_queues)):
             perm = (READ if index < shape.read_queues else 0) | (WRITE if index < shape.write_queues else 0)
             queue = self._queue(request, index, perm & shape.perm)
-            queue.accept_message_types.extend(MESSAGE_TYPES)
+            queue.accept_message_types.extend(_ONE_TYPE.get(shape.message_type, MESSAGE_TYPES))
             queues.append(queue)
         return _s.QueryRouteResponse(status=make_status(), message_queues=queues)
 

@@ -25,7 +25,7 @@ from headrace.doors.rocketmq.grpc.transactions import TransactionHandlers
 from headrace.doors.rocketmq.recall import RecallHandle, decode_handle
 from headrace.doors.rocketmq.sender import Row, Send, Sender
 from headrace.doors.rocketmq.settings import RocketMqSettings
-from headrace.doors.rocketmq.topics import WRITE, RocketMqTopics, shape_of
+from headrace.doors.rocketmq.topics import ANY_TYPES, WRITE, RocketMqTopics, shape_of
 from headrace.doors.rocketmq.unpacking import INLINE_BYTES, TooLargeHere
 from headrace.format.partitioning import partition_of
 from headrace.log.interface import Topic
@@ -74,6 +74,7 @@ class SendHandlers:
         shape = shape_of(opened)
         if not shape.perm & WRITE or not shape.write_queues:
             raise ResponseError(Code.FORBIDDEN, f"the topic[{topic}] may not be written (rocketmq.perm)")
+        _check_types(shape.message_type, messages)
         turn = next(self._turn)
         bodies = [await self._body(message) for message in messages]
         rows = []
@@ -185,6 +186,19 @@ class SendHandlers:
                 Code.MESSAGE_NOT_FOUND, "no message waits by this handle: it was delivered, or recalled"
             )
         return _s.RecallMessageResponse(status=make_status(), message_id=handle.unique_key)
+
+
+def _check_types(wanted: str, messages: Sequence[Proto]) -> None:
+    """Raise ResponseError where a message is not of the type that its topic takes."""
+    if wanted in ANY_TYPES:
+        return
+    for message in messages:
+        found = _d.MessageType.Name(message.system_properties.message_type)
+        if found != wanted:
+            raise ResponseError(
+                Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+                f"TopicMessageType validate failed, topic type is {wanted}, message type is {found}",
+            )
 
 
 def _check_type(message: Proto) -> None:

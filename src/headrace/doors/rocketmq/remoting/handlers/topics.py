@@ -18,6 +18,8 @@ from headrace.doors.rocketmq.remoting.queues import Queue, dump_table, dump_with
 from headrace.doors.rocketmq.remoting.rates import Rates
 from headrace.doors.rocketmq.remoting.reader import QueueReader
 from headrace.doors.rocketmq.topics import (
+    ANY_TYPE,
+    MESSAGE_TYPE,
     PERM,
     READ,
     READ_QUEUES,
@@ -32,6 +34,7 @@ from headrace.log.interface import Partition
 if TYPE_CHECKING:
     from headrace.doors.rocketmq.remoting.listener import Remoting
 
+TYPE_ATTRIBUTE = "message.type"
 # Of one request.
 TOPICS_MAX = 10_000
 _NUMBERS = {"readQueueNums": 16, "writeQueueNums": 16, "perm": READ | WRITE}
@@ -49,7 +52,8 @@ class TopicHandlers:
     async def update(self, call: Call) -> None:
         """UPDATE_AND_CREATE_TOPIC."""
         read, write = call.number("readQueueNums"), call.number("writeQueueNums")
-        await self._update(call.text("topic"), read, write, call.number("perm", READ | WRITE))
+        attributes = _read_attributes(call.text("attributes", ""))
+        await self._update(call.text("topic"), read, write, call.number("perm", READ | WRITE), attributes)
         call.answer()
 
     async def update_list(self, call: Call) -> None:
@@ -60,10 +64,15 @@ class TopicHandlers:
                 raise ResponseError(
                     Code.INVALID_PARAMETER, f"{', '.join(_NUMBERS)} must be numbers (got {numbers!r:.200})"
                 )
-            await self._update(read_text(each, "topicName"), *numbers)
+            given = each.get("attributes")
+            text = ",".join(f"{name}={value}" for name, value in given.items()) if isinstance(given, dict) else ""
+            read, write, perm = numbers
+            await self._update(read_text(each, "topicName"), read, write, perm, _read_attributes(text))
         call.answer()
 
-    async def _update(self, topic_name: str, read: int, write: int, perm: int) -> None:
+    async def _update(
+        self, topic_name: str, read: int, write: int, perm: int, attributes: Mapping[str, str | None]
+    ) -> None:
         """Make or change a topic. Partitions never shrink: those beyond the counts are drained, or not read."""
         name = log_name(topic_name)
         if read < 1 or write < 1 or not 0 <= perm <= 7:
@@ -75,12 +84,13 @@ class TopicHandlers:
         own = {READ_QUEUES: str(read), WRITE_QUEUES: str(write), PERM: str(perm)}
 
         def change(before: Mapping[str, str]) -> Mapping[str, str]:
-            return {**before, **own}
+            after = {**before, **own, **attributes}
+            return {name: value for name, value in after.items() if value is not None}
 
         count = max(read, write)
         topic = self._topics.get(name)
         if topic is None:
-            topic = await self._topics.open(name, count, own)
+            topic = await self._topics.open(name, count, change({}))
         if len(topic.partitions) < count:
             topic = await self._topics.grow(name, count)
         if change(topic.config) != topic.config:
@@ -151,9 +161,23 @@ class TopicHandlers:
         call.answer(body=dump({"topicList": names}))
 
 
+def _read_attributes(text: str) -> dict[str, str | None]:
+    """The settings that attributes stand for: `+NAME=VALUE` sets one, `-NAME` takes it back. Raises ResponseError."""
+    found: dict[str, str | None] = {}
+    for each in filter(None, text.split(",")):
+        name, _, value = each[1:].partition("=")
+        if each[0] not in "+-" or name != TYPE_ATTRIBUTE:
+            raise ResponseError(
+                Code.INVALID_PARAMETER,
+                f"{each[:80]!r} is no attribute that can be changed: give +{TYPE_ATTRIBUTE}=TYPE or -{TYPE_ATTRIBUTE}",
+            )
+        found[MESSAGE_TYPE] = value if each[0] == "+" else None
+    return found
+
+
 def _describe(name: str, shape: TopicShape) -> dict[str, object]:
     return {
-        "attributes": {},
+        "attributes": {} if shape.message_type == ANY_TYPE else {TYPE_ATTRIBUTE: shape.message_type},
         "order": False,
         "perm": shape.perm,
         "readQueueNums": shape.read_queues,
