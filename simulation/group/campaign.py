@@ -62,7 +62,11 @@ class GroupRun:
         nemesis = Nemesis(self.world, dict.fromkeys(NODES, self._live), self._etcd)
         await nemesis.run(seconds)
         nemesis.end_faults()
+        self._calm()
         await self._finish()
+
+    def _calm(self) -> None:
+        self.history.is_calm = True
 
     async def _finish(self) -> None:
         """Wait until everything is well again, and check that it is."""

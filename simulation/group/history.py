@@ -17,6 +17,8 @@ class GroupHistory:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
+        self.is_calm = False
+        """Whether nothing goes wrong any more, and no operator disturbs what settles."""
         self._values = 0
         self._acknowledged: dict[int, bytes] = {}
         self._read: dict[int, tuple[Position, bytes]] = {}

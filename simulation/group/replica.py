@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 from headrace.cluster import identity
 from headrace.cluster.errors import EtcdError, StartRefused
@@ -12,7 +15,7 @@ from headrace.cluster.etcd import Etcd
 from headrace.cluster.node import Node, NodeSettings
 from headrace.cluster.records import Incarnation, Keys
 from headrace.cluster.records import Node as NodeRecord
-from headrace.errors import CorruptLog, NotLeading
+from headrace.errors import CorruptLog, NotLeading, TransferFailed
 from headrace.log.group_frames import header_of, payload_of
 from headrace.log.journal import FOLDER
 from headrace.log.replicated_journal import FramesGone
@@ -23,10 +26,22 @@ KEYS = Keys("simulated")
 GROUP = "g"
 ETCD = ("etcd", 2379)
 PORT = 7000
+# So small that every path is met.
+SETTINGS = NodeSettings(
+    "",
+    KEYS,
+    GROUP,
+    Incarnation(0, "", 0),
+    journal_file_bytes=20_000,
+    journal_memory_bytes=2_000,
+    preferred_after_s=8.0,
+    admission_max_s=4.0,
+)
+OPERATOR_S = 5.0
 
 
-async def start_node(runtime: Runtime, number: int) -> Node | None:
-    """A node that takes part in the group; None if it cannot be started now."""
+async def start_node(runtime: Runtime, number: int, **changed: Any) -> Node | None:
+    """A node that takes part in the group; None if it cannot be started now. `changed`: settings of its own."""
     disk, etcd, name = runtime.disk, Etcd([ETCD]), runtime.hostname
     try:
         found = await identity.start(runtime, etcd, KEYS, GROUP, number)
@@ -36,7 +51,7 @@ async def start_node(runtime: Runtime, number: int) -> Node | None:
     except (EtcdError, StartRefused, OSError):
         return None
     me = Incarnation(number, found.directory_id, found.starts)
-    settings = NodeSettings(found.cluster_id, KEYS, GROUP, me, journal_file_bytes=20_000, journal_memory_bytes=2_000)
+    settings = replace(SETTINGS, cluster_id=found.cluster_id, me=me, **changed)
     node = Node(runtime, etcd, settings, lambda _: None)
     try:
         await node.journal.open()
@@ -62,7 +77,14 @@ class Replica:
         self._led = 0
 
     async def run(self) -> None:
-        await asyncio.gather(self._produce(), self._read())
+        """Until an operator stops the node."""
+        tasks = [asyncio.ensure_future(each) for each in (self._produce(), self._read())]
+        await operate(self.node, self._rng, self._history.counts, lambda: self._history.is_calm)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.node.retire()
+        await self.node.stop()
 
     async def _produce(self) -> None:
         node = self.node
@@ -101,3 +123,21 @@ class Replica:
                 assert frame is not None
                 if frame.sequence <= journal.committed and self._is_alive():
                     self._history.read(self._name, frame, payload_of(data))
+
+
+async def operate(node: Node, rng: random.Random, counts: Counter[str], is_calm: Callable[[], bool]) -> None:
+    """Ask for transfers now and then, until the node is to stop."""
+    while True:
+        await asyncio.sleep(rng.expovariate(1 / OPERATOR_S))
+        if is_calm():
+            continue
+        if rng.random() < 0.1:
+            counts["retired"] += 1
+            return
+        if not node.serves:
+            continue
+        try:
+            await node.transfers.transfer(rng.choice((None, 0, 1, 2)))
+            counts["transferred"] += 1
+        except TransferFailed:
+            counts["transfer failed"] += 1

@@ -43,10 +43,12 @@ class ReplicasRun(GroupRun):
             clients = Clients(name, replica, self.log_history, rng, lambda: machine.alive)
             self._clients[name] = clients
             await clients.run()
-            # Its disk failed.
-            self.world.counts["restart"] += 1
+            self.world.counts["restart"] += clients.replica.broken.is_set()
             await replica.stop()
         self.world.counts["start refused"] += 1
+
+    def _calm(self) -> None:
+        self.log_history.is_calm = True
 
     async def _finish(self) -> None:
         await asyncio.sleep(SETTLED_S)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 from headrace.cluster import identity
 from headrace.cluster.errors import EtcdError, StartRefused
 from headrace.cluster.etcd import Etcd
-from headrace.cluster.node import NodeSettings
 from headrace.cluster.records import Incarnation
 from headrace.cluster.records import Node as NodeRecord
 from headrace.cluster.replica import Replica, Role
@@ -19,7 +19,7 @@ from headrace.format.batch import batches_in
 from headrace.log.interface import Partition, TopicSettings, Write
 from headrace.log.settings import LogSettings
 from headrace.runtime import Runtime
-from simulation.group.replica import ETCD, GROUP, KEYS, PORT
+from simulation.group.replica import ETCD, GROUP, KEYS, PORT, SETTINGS, operate
 from simulation.replicas.history import LogHistory
 
 TOPICS = {"one": 1, "many": 3}
@@ -34,9 +34,7 @@ async def start_replica(runtime: Runtime, number: int) -> Replica | None:
     try:
         found = await identity.start(runtime, etcd, KEYS, GROUP, number)
         me = Incarnation(number, found.directory_id, found.starts)
-        settings = NodeSettings(
-            found.cluster_id, KEYS, GROUP, me, journal_file_bytes=20_000, journal_memory_bytes=2_000
-        )
+        settings = replace(SETTINGS, cluster_id=found.cluster_id, me=me)
         replica = Replica(runtime, etcd, settings, SMALL, lambda _: None)
         await replica.start(name, PORT)
     except (EtcdError, StartRefused, OSError):
@@ -74,15 +72,19 @@ class Clients:
         """Start and values of each partition, once they were read."""
 
     async def run(self) -> None:
-        """Until the replica cannot go on."""
+        """Until the replica cannot go on, or an operator stops it."""
         tasks = [asyncio.ensure_future(each()) for each in (self._produce, self._administer, self._read, self._inspect)]
         broken = asyncio.ensure_future(self.replica.broken.wait())
-        done, left = await asyncio.wait([*tasks, broken], return_when=asyncio.FIRST_COMPLETED)
+        history = self._history
+        operator = asyncio.ensure_future(operate(self.replica.node, self._rng, history.counts, lambda: history.is_calm))
+        done, left = await asyncio.wait([*tasks, broken, operator], return_when=asyncio.FIRST_COMPLETED)
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
         for each in done:
             each.result()
+        if operator in done:
+            await self.replica.retire()
 
     async def _inspect(self) -> None:
         while not self.inspects.is_set:  # noqa: ASYNC110

@@ -20,6 +20,8 @@ class LogHistory:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
+        self.is_calm = False
+        """Whether nothing goes wrong any more, and no operator disturbs what settles."""
         self._values = 0
         self._acknowledged: dict[Place, bytes] = {}
         self._read: dict[Place, bytes] = {}

@@ -89,15 +89,16 @@ def elect_unclean(group: Group, candidate: Incarnation, alive: Collection[str]) 
     )
 
 
-def hand_over(group: Group, leader: Incarnation, to: Incarnation) -> Group:
-    """The leader names the next one, in a new epoch, and stays in the ISR."""
+def hand_over(group: Group, leader: Incarnation, to: Incarnation, *, stays: bool = True) -> Group:
+    """The leader names the next one, in a new epoch. It stays in the ISR, unless it is about to stop."""
     _check_leader(group, leader)
     _check_replica(group, to.node)
     if to.directory_id == leader.directory_id:
         raise ChangeRefused(f"node {to.node} leads already")
     if to.directory_id not in group.isr:
         raise ChangeRefused(f"node {to.node} is not in sync")
-    return _next(group, epoch=group.epoch + 1, leader=to, transfer_to=None)
+    isr = group.isr if stays else _without(group.isr, leader.directory_id)
+    return _next(group, epoch=group.epoch + 1, leader=to, transfer_to=None, **_isr(group, isr))
 
 
 def resign(group: Group, leader: Incarnation) -> Group:
@@ -129,6 +130,19 @@ def remove_from_isr(group: Group, leader: Incarnation, directories: Collection[s
     if not directories or not set(directories) <= set(group.isr):
         raise ChangeRefused("only members of the ISR can leave it")
     return _next(group, **_isr(group, [each for each in group.isr if each not in directories]))
+
+
+def leave_isr(group: Group, member: Incarnation) -> Group:
+    """A follower is about to stop, and leaves before it does: no commit has to wait for it. The leader counts it until
+    it has seen this."""
+    if group.leader is not None and group.leader.directory_id == member.directory_id:
+        raise ChangeRefused("the leader cannot leave the ISR while it leads")
+    if member.directory_id not in group.isr:
+        raise ChangeRefused(f"node {member.node} is not in the ISR")
+    others = _without(group.isr, member.directory_id)
+    if not others:
+        raise ChangeRefused(f"node {member.node} is the only member of the ISR")
+    return _next(group, **_isr(group, others))
 
 
 def forget_directory(group: Group, directory_id: str) -> Group:
@@ -216,6 +230,14 @@ def request_transfer(group: Group, node: int, directory_id: str | None) -> Group
     if directory_id not in group.isr:
         raise ChangeRefused(f"node {node} is not in sync. Wait until it is in the ISR.")
     return _next(group, transfer_to=node)
+
+
+def end_transfer(group: Group, leader: Incarnation) -> Group:
+    """The leader does not hand over after all."""
+    _check_leader(group, leader)
+    if group.transfer_to is None:
+        raise ChangeRefused("the leader is not asked to hand over")
+    return _next(group, transfer_to=None)
 
 
 # --- settings ---

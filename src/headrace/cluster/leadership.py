@@ -19,6 +19,7 @@ from headrace.cluster.connection import PeerConnection
 from headrace.cluster.maximal_isr import MaximalIsr
 from headrace.cluster.records import Incarnation
 from headrace.cluster.wire import Acknowledgement, Frame, Heartbeat, Hello, Message, Refusal, Welcome
+from headrace.errors import TransferFailed
 from headrace.log.replicated_journal import FramesGone, ReplicatedJournal
 from headrace.runtime import Runtime
 
@@ -39,6 +40,8 @@ class Session:
     is_aligned: bool = False
     """Whether it has cut off what the leader does not have: it says so by its first acknowledgement."""
     catching_up: asyncio.Task[None] | None = None
+    answers: int = 0
+    """How often it has acknowledged: each heartbeat too."""
 
 
 class Leadership:
@@ -61,12 +64,16 @@ class Leadership:
         self._on_committed = on_committed
         self._sessions: dict[str, Session] = {}
         self._loop = asyncio.get_running_loop()
-        self._ended = False
+        self.is_over = False
+        """Nothing is sent, committed or acknowledged in it any more."""
         # Sequences and when they were appended, a step of time apart.
         self._ages: deque[tuple[int, float]] = deque()
         # Since when an in-sync replica has had no session.
         self._absent_since: dict[str, float] = {}
+        self._etcd_ms = 0
         self._began_at = self._loop.time()
+        # Those who wait for replicas to get on.
+        self._waiters: list[asyncio.Future[None]] = []
         self.begin = journal.last.sequence + 1
         self.commitment = Commitment(me, self.begin, min_isr, isr)
         self.append(b"", 0, begin=True)
@@ -74,7 +81,7 @@ class Leadership:
     @property
     def serves(self) -> bool:
         """Whether the begin frame is committed, and with it everything before it."""
-        return self._journal.committed >= self.begin and not self._ended
+        return self._journal.committed >= self.begin and not self.is_over
 
     # --- the journal ---
 
@@ -96,9 +103,42 @@ class Leadership:
     def advance(self) -> None:
         """Commit what can be committed by now."""
         reach = self.commitment.reach(self._journal.flushed)
-        if reach > self._journal.committed and not self._ended:
+        if reach > self._journal.committed and not self.is_over:
             self._journal.commit(reach)
             self._on_committed(reach)
+            self._wake_waiters()
+
+    # --- replicas ---
+
+    def acknowledged(self, replica: str) -> int:
+        """Up to where a replica has said in this leadership that it has the journal."""
+        return self.commitment.acknowledged(replica)
+
+    def follower(self, replica: str) -> Incarnation | None:
+        """The follower that has a session with that directory."""
+        session = self._sessions.get(replica)
+        return None if session is None else session.follower
+
+    def answers(self, replica: str) -> int:
+        """How often a replica has acknowledged in its session."""
+        session = self._sessions.get(replica)
+        return 0 if session is None else session.answers
+
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait until something holds that acknowledgements and commits bring about. Raises TransferFailed where the
+        leadership ends before."""
+        while not condition():
+            if self.is_over:
+                raise TransferFailed("this node leads no more")
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+    def _wake_waiters(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     # --- sessions ---
 
@@ -126,8 +166,10 @@ class Leadership:
             logger.warning("a follower acknowledges what it was not sent", follower=session.follower.node)
             self.on_closed(connection)
             return
+        session.answers += 1
         self.commitment.acknowledge(session.follower.directory_id, message.flushed)
         self.advance()
+        self._wake_waiters()
         if not session.is_aligned:
             session.is_aligned = True
             self._catch_up(session)
@@ -178,14 +220,20 @@ class Leadership:
 
     def beat(self, etcd_ms: int) -> None:
         """Let followers know how far the journal is committed, and how this node is."""
+        self._etcd_ms = etcd_ms
+        self.tell_committed()
+        lowest = min((self.commitment.acknowledged(each) for each in self._sessions), default=self._journal.flushed)
+        while len(self._ages) > 1 and self._ages[1][0] <= lowest:
+            self._ages.popleft()
+
+    def tell_committed(self) -> None:
+        """Send a heartbeat to everyone, at once."""
         flush_ms = int(self.age_of(self._journal.flushed + 1) * 1000)
         for session in self._sessions.values():
             if not session.is_aligned:
                 continue
-            session.connection.send(Heartbeat(self._journal.committed, etcd_ms, flush_ms, self._runtime.clock.now_ms()))
-        lowest = min((self.commitment.acknowledged(each) for each in self._sessions), default=self._journal.flushed)
-        while len(self._ages) > 1 and self._ages[1][0] <= lowest:
-            self._ages.popleft()
+            now_ms = self._runtime.clock.now_ms()
+            session.connection.send(Heartbeat(self._journal.committed, self._etcd_ms, flush_ms, now_ms))
 
     def age_of(self, sequence: int) -> float:
         """How long ago a frame was appended, in seconds; 0 if it was not."""
@@ -206,18 +254,20 @@ class Leadership:
         """In-sync replicas that are to be removed."""
         return frozenset(each for each in self.commitment.isr.confirmed if self.lag_of(each) > max_lag_s)
 
-    def caught_up(self) -> Incarnation | None:
+    def caught_up(self, may_join: Callable[[str], bool]) -> Incarnation | None:
         """A replica that is not in sync by etcd's record and could be: it has the begin frame, and all that is
         committed."""
         enough = max(self.begin, self._journal.committed)
         for directory, session in self._sessions.items():
-            if directory not in self.commitment.isr.members and self.commitment.acknowledged(directory) >= enough:
+            is_outside = directory not in self.commitment.isr.members
+            if is_outside and self.commitment.acknowledged(directory) >= enough and may_join(directory):
                 return session.follower
         return None
 
     def end(self) -> None:
         """The leadership is over: nothing more is sent, committed or acknowledged in it."""
-        self._ended = True
+        self.is_over = True
         for session in self._sessions.values():
             self._end(session)
         self._sessions.clear()
+        self._wake_waiters()

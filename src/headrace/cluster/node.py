@@ -1,8 +1,7 @@
 """A node of a group: it follows, stands and leads, as etcd and its peers let it.
 
-What etcd has is read again and again, and acted on each time as if it were new: whether the last swap arrived, whether
-this node leads, whether another does. So a lost answer, a watch that hangs and a restart need no rules of their own.
-One change of the group's record is under way at a time.
+What etcd has (`metadata.py`) and what peers do is looked at again and again, and acted on each time as if it were new:
+whether the last swap arrived, whether this node leads, whether another does.
 """
 
 from __future__ import annotations
@@ -18,17 +17,20 @@ import structlog
 
 from headrace.addresses import format_address, parse_address
 from headrace.cluster import changes
+from headrace.cluster.admission import Admissions
 from headrace.cluster.connection import PeerConnection
 from headrace.cluster.election import Prospect, should_stand
-from headrace.cluster.errors import ChangeRefused, EtcdError, RecordInvalid
-from headrace.cluster.etcd import Etcd, Refused, Swapped, View
+from headrace.cluster.errors import ChangeRefused
+from headrace.cluster.etcd import Etcd
+from headrace.cluster.figures import Figures
 from headrace.cluster.following import Following, Link
 from headrace.cluster.leadership import Leadership
 from headrace.cluster.maximal_isr import MaximalIsr
+from headrace.cluster.metadata import Metadata
 from headrace.cluster.presence import LEASE_SECONDS, Presence
-from headrace.cluster.records import Group, Incarnation, Keys, parse_group, parse_node, read_numbers
+from headrace.cluster.records import Group, Incarnation, Keys
 from headrace.cluster.records import Node as NodeRecord
-from headrace.cluster.watcher import Watcher
+from headrace.cluster.transfers import Transfers
 from headrace.cluster.wire import VERSION, Hello, Message, Refusal
 from headrace.errors import NotLeading
 from headrace.log.replicated_journal import ReplicatedJournal
@@ -38,6 +40,10 @@ logger = structlog.get_logger("headrace.cluster")
 
 # Between two attempts to open a session.
 FOLLOW_PAUSE_S = 0.1
+# After a write of the journal failed: before it is tried again.
+RECOVERY_S = 1.0
+# What a stop takes at most to leave the group in good order.
+RETIRE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,10 @@ class NodeSettings:
     journal_file_bytes: int = 64 << 20
     journal_memory_bytes: int = 8 << 20
     frame_max_bytes: int = 64 << 20
+    preferred_after_s: float = 60.0
+    """For how long a preferred leader could lead before it asks to; 0: it never asks."""
+    admission_max_s: float = 60.0
+    """The longest time that a follower that lags again and again stays out of the ISR."""
 
 
 class Node:
@@ -76,6 +86,8 @@ class Node:
         self._on_applied = on_committed
         self._on_deposed = on_deposed
         self._on_isr = on_isr
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when anything may have changed of what the group's members show."""
         self.journal = ReplicatedJournal(
             runtime,
             settings.group,
@@ -84,26 +96,23 @@ class Node:
             self._on_flushed,
             self._on_journal_failed,
         )
-        self.group: Group | None = None
-        """The group's record, as etcd last had it."""
-        self._revision = 0
-        self.alive: dict[str, NodeRecord] = {}
-        """The nodes of the group that live, by their directory ids."""
-        self.numbers: dict[str, int] = {}
-        """The nodes that have, or had last, these data directories."""
-        self.on_change: Callable[[], None] = lambda: None
-        """Called when anything may have changed of what the group's members show."""
+        self.metadata = Metadata(etcd, settings.keys, settings.group, settings.lease_s, self._on_group, self._on_read)
         self._epoch = 0
         """The latest that this node knows of."""
         # The last epoch that it has led in.
         self._led = 0
         self.leadership: Leadership | None = None
         self.following: Following | None = None
+        self.transfers = Transfers(
+            self.metadata, self.journal, settings.me, settings.preferred_after_s, lambda: self.leadership
+        )
+        self.figures = Figures()
+        self._admissions = Admissions(settings.admission_max_s)
         self._presence: Presence | None = None
-        self._watcher: Watcher | None = None
         self._followed_at = 0.0
-        self._etcd_heard_at = 0.0
-        self._changing = False
+        # Until when a node whose journal could not be written does nothing.
+        self._unfit_until = 0.0
+        self._retiring = False
         self._waiting: deque[tuple[int, asyncio.Future[int]]] = deque()
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -124,10 +133,36 @@ class Node:
         key = settings.keys.node(settings.me.node)
         self._presence = Presence(self._etcd, key, record, settings.lease_s)
         self._presence.start()
-        self._watcher = Watcher(self._etcd, settings.keys.prefix, settings.lease_s / 4, self._see, self._miss)
-        self._watcher.start()
+        self.metadata.start()
         self._spawn(self._work())
         self._spawn(self._beat())
+
+    async def retire(self) -> None:
+        """Leave the group in good order, before a stop: a leader hands over, or resigns, and a follower leaves the
+        ISR. What cannot be done in time is left to the others."""
+        self._retiring = True
+        try:
+            async with asyncio.timeout(RETIRE_S):
+                await self._retire()
+        except TimeoutError:
+            logger.warning("the node stops without having left its group", seconds=RETIRE_S)
+        self._step_down("the node stops")
+
+    async def _retire(self) -> None:
+        group = self.group
+        if group is None:
+            return
+        if self.leadership is not None:
+            await self.transfers.hand_over_and_stop(group)
+        if self.leadership is not None:
+            self._step_down("the node stops")
+            await self._resign()
+            return
+        if self.following is not None:
+            self.following.close()
+        await self._resign()
+        with suppress(ChangeRefused):
+            await self.metadata.change(lambda group: changes.leave_isr(group, self._settings.me))
 
     async def stop(self) -> None:
         """Take no part any more; the group's record is left as it is."""
@@ -139,8 +174,9 @@ class Node:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._watcher is not None and self._presence is not None:
-            await self._watcher.stop()
+        await self.transfers.stop()
+        if self._presence is not None:
+            await self.metadata.stop()
             await self._presence.stop()
         await self._etcd.close()
 
@@ -149,15 +185,32 @@ class Node:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    # --- what it is ---
+
     @property
-    def serves(self) -> bool:
-        """Whether this node leads, and everything before its leadership is committed."""
-        return self.leadership is not None and self.leadership.serves
+    def group(self) -> Group | None:
+        """The group's record, as etcd last had it."""
+        return self.metadata.group
+
+    @property
+    def alive(self) -> dict[str, NodeRecord]:
+        """The nodes of the group that live, by their directory ids."""
+        return self.metadata.alive
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The nodes that have, or had last, these data directories."""
+        return self.metadata.numbers
 
     @property
     def reaches_etcd(self) -> bool:
         """Whether etcd could be read within the last lease."""
-        return self._loop.time() - self._etcd_heard_at < self._settings.lease_s
+        return self.metadata.is_reached
+
+    @property
+    def serves(self) -> bool:
+        """Whether this node leads, and everything before its leadership is committed."""
+        return self.leadership is not None and self.leadership.serves
 
     # --- the log ---
 
@@ -186,11 +239,22 @@ class Node:
 
     def _on_journal_failed(self, error: BaseException) -> None:
         logger.error("the journal could not be written", error=str(error))
+        self._unfit_until = self._loop.time() + RECOVERY_S
         if self.leadership is not None:
-            self._step_down("its journal could not be written")
-            self._spawn(self._resign())
+            self.give_up("its journal could not be written")
         elif self.following is not None:
             self.following.close()
+
+    def give_up(self, reason: str) -> None:
+        """Lead no more, and let others: this node cannot do a leader's work."""
+        if self.leadership is not None:
+            self._step_down(reason)
+            self._spawn(self._resign())
+
+    @property
+    def _is_unfit(self) -> bool:
+        """Whether this node's device keeps it from any work."""
+        return self._loop.time() < self._unfit_until or self.journal.stalled_s > self._settings.lease_s
 
     # --- peers ---
 
@@ -236,33 +300,30 @@ class Node:
             self._epoch = epoch
             if self.leadership is not None and epoch > self.leadership.epoch:
                 self._step_down(f"epoch {epoch} has begun")
+            self.metadata.hurry()
             self._wake.set()
 
     # --- etcd ---
 
-    def _see(self, view: View) -> None:
-        """etcd has this."""
-        self._etcd_heard_at = self._loop.time()
-        try:
-            self._read(view)
-        except RecordInvalid as error:
-            logger.error("a record in etcd cannot be used", error=str(error))
-
-    def _read(self, view: View) -> None:
-        settings = self._settings
-        nodes = f"{settings.keys.prefix}nodes/"
-        found = [parse_node(each.value, key) for key, each in view.entries.items() if key.startswith(nodes)]
-        self.alive = {each.directory_id: each for each in found if each.group == settings.group}
-        self.numbers = read_numbers(view, settings.keys)
-        entry = view.entries.get(settings.keys.group(settings.group))
-        if entry is not None:
-            self._take(parse_group(entry.value, entry.key), entry.revision)
+    def _on_read(self) -> None:
         self._wake.set()
         self.on_change()
 
-    def _miss(self, error: EtcdError) -> None:
-        """etcd cannot be read."""
-        logger.debug("etcd cannot be read", error=str(error))
+    def _on_group(self) -> None:
+        """The group's record is another one, or was read again."""
+        group = self.group
+        assert group is not None
+        self._epoch = max(self._epoch, group.epoch)
+        leadership = self.leadership
+        if leadership is None:
+            return
+        if group.epoch != leadership.epoch or group.leader != self._settings.me:
+            self._step_down(f"epoch {group.epoch} has begun")
+        else:
+            leadership.commitment.min_isr = group.min_isr
+            self._on_isr(leadership.commitment.has_enough)
+            leadership.advance()
+        self.on_change()
 
     async def _work(self) -> None:
         """Act on what etcd has and on what peers do, whenever one of them changes, and now and then."""
@@ -275,44 +336,29 @@ class Node:
                 continue
             try:
                 await self._act(self.group)
+            except ChangeRefused as error:
+                logger.debug("the group's record has changed meanwhile", reason=str(error))
             except Exception as error:
                 # A fault in here must be heard, and must not leave a node that does nothing for ever.
                 what = {"message": "a node could not act on its group's record", "exception": error}
                 self._loop.call_exception_handler(what)
 
-    def _take(self, group: Group, revision: int) -> None:
-        """The group's record is this."""
-        if revision < self._revision:
-            return  # An answer that came late.
-        if self.group is not None and group.version < self.group.version:
-            logger.error("etcd went back in time", version=group.version, known=self.group.version)
-            return
-        self.group, self._revision = group, revision
-        self._epoch = max(self._epoch, group.epoch)
-        leadership = self.leadership
-        if leadership is None:
-            return
-        if group.epoch != leadership.epoch or group.leader != self._settings.me:
-            self._step_down(f"epoch {group.epoch} has begun")
-        else:
-            leadership.commitment.min_isr = group.min_isr
-            leadership.commitment.isr.see(revision, group.isr)
-            self._on_isr(leadership.commitment.has_enough)
-            leadership.advance()
-
     async def _act(self, group: Group) -> None:
         """Do what follows from the group's record and the peers."""
-        if self._stopped or self._changing:
+        if self._stopped or self._retiring or self.metadata.is_changing:
             return
         if self.leadership is not None:
-            await self._change_isr(self.leadership, group)
+            await self._lead_on(self.leadership, group)
+        elif self._is_unfit:
+            await self._resign()
         elif group.leader == self._settings.me and group.epoch > max(self._led, self.journal.last.epoch):
-            # The answer to the swap that made it leader was lost.
+            # It was handed over to, or the answer to the swap that made it leader was lost.
             await self._lead(group)
         elif self._may_begin(group) or should_stand(self._prospect(group)):
             await self._stand(group)
         elif group.leader is not None and group.leader != self._settings.me:
             self._follow(group)
+            await self.transfers.ask(group)
 
     def _may_begin(self, group: Group) -> bool:
         """Whether the group has never had a leader, and this node is to be the first: no other, so that an empty disk
@@ -336,68 +382,45 @@ class Node:
             group.unclean,
         )
 
-    async def _swap(self, changed: Group) -> bool:
-        """Put a new record in the place of the one that was last seen; whether it is known to be there."""
-        key = self._settings.keys.group(self._settings.group)
-        isr = self.leadership.commitment.isr if self.leadership is not None else None
-        # One that joins counts before the swap is sent, and one that leaves until it is confirmed.
-        if isr is not None:
-            isr.propose(changed.isr)
-        self._changing = True
-        try:
-            outcome = await self._etcd.swap(key, self._revision, changed.encode())
-        except EtcdError as error:
-            logger.warning("etcd does not take a change of the group", error=str(error))
-            if isr is not None:
-                isr.withdraw(changed.isr)
-            return False
-        finally:
-            self._changing = False
-            if self._watcher is not None:
-                self._watcher.hurry()
-        if isinstance(outcome, Swapped):
-            self._take(changed, outcome.revision)
-            self.on_change()
-            return True
-        if isinstance(outcome, Refused) and outcome.current is not None:
-            self._take(parse_group(outcome.current.value, key), outcome.current.revision)
-        return False
-
     # --- leading ---
 
     async def _stand(self, group: Group) -> None:
         # That the leader is gone was seen by more than its lease.
         alive = self.alive.keys() - ({group.leader.directory_id} if group.leader else set())
         me = self._settings.me
-        try:
-            if group.epoch == 0 or self._me in (*group.isr, *group.elr):
-                elected = changes.elect(group, me, alive)
-            else:
-                elected = changes.elect_unclean(group, me, alive)
-                logger.error("this node may lack committed messages, and stands: they are lost if it leads")
-        except ChangeRefused as error:
-            logger.debug("this node cannot lead", reason=str(error))
-            return
-        if await self._swap(elected):
+        is_clean = group.epoch == 0 or self._me in (*group.isr, *group.elr)
+        elect = changes.elect if is_clean else changes.elect_unclean
+        elected = await self.metadata.change(lambda group: elect(group, me, alive))
+        if elected is not None:
+            if not is_clean:
+                logger.error("an unclean election: this node may lack committed messages, which are lost")
+            self.figures.elections += 1
+            self.figures.unclean_elections += not is_clean
             await self._lead(elected)
 
     async def _lead(self, group: Group) -> None:
         if self.following is not None:
             self.following.close()
             self.following = None
-        # Also what makes a journal usable again whose last write failed.
-        await self.journal.truncate(self.journal.last.sequence)
-        if self.group is not group or self._stopped:
+        try:
+            async with asyncio.timeout(self._settings.lease_s):
+                # Also what makes a journal usable again whose last write failed.
+                await self.journal.truncate(self.journal.last.sequence)
+        except TimeoutError:
+            return  # its device hangs
+        if self.group != group or self._stopped or self._retiring:
             return
         self._led = group.epoch
         logger.info("leads", epoch=group.epoch, isr=len(group.isr))
+        self.figures.leaderships += 1
+        self.metadata.maximal = MaximalIsr(self.metadata.revision, group.isr)
         self.leadership = Leadership(
             self._runtime,
             self.journal,
             self._me,
             group.epoch,
             group.min_isr,
-            MaximalIsr(self._revision, group.isr),
+            self.metadata.maximal,
             self._on_committed,
         )
         self._on_isr(self.leadership.commitment.has_enough)
@@ -408,6 +431,7 @@ class Node:
         logger.info("steps down", epoch=self.leadership.epoch, reason=reason)
         self.leadership.end()
         self.leadership = None
+        self.metadata.maximal = None
         self._on_deposed(reason)
         waiting, self._waiting = self._waiting, deque()
         for _, future in waiting:
@@ -416,19 +440,31 @@ class Node:
         self._wake.set()
 
     async def _resign(self) -> None:
-        if self.group is not None and not self._changing and self.group.leader == self._settings.me:
-            await self._swap(changes.resign(self.group, self._settings.me))
-
-    async def _change_isr(self, leadership: Leadership, group: Group) -> None:
-        """Bring the ISR in etcd to what the sessions say."""
+        """Have etcd name this node no more, if it does."""
         me = self._settings.me
+        if self.group is not None and self.group.leader == me:
+            with suppress(ChangeRefused):
+                await self.metadata.change(lambda group: changes.resign(group, me))
+
+    async def _lead_on(self, leadership: Leadership, group: Group) -> None:
+        """Bring the record in etcd to what the sessions say, and hand over if that is asked for."""
+        me, now = self._settings.me, self._loop.time()
         if not leadership.commitment.isr.is_settled:
             # A swap may still be carried out. Once another has changed the record, it cannot.
-            await self._swap(changes.touch(group))
-        elif joined := leadership.caught_up():
-            await self._swap(changes.add_to_isr(group, me, joined))
+            await self.metadata.change(changes.touch)
         elif lagging := leadership.lagging(group.lag_ms / 1000):
-            await self._swap(changes.remove_from_isr(group, me, lagging))
+            if await self.metadata.change(lambda group: changes.remove_from_isr(group, me, lagging)) is not None:
+                logger.warning("replicas lag, and are not in sync any more", nodes=self._named(lagging))
+                for each in lagging:
+                    self._admissions.removed(each, now)
+        elif joined := leadership.caught_up(lambda each: self._admissions.allows(each, now)):
+            if await self.metadata.change(lambda group: changes.add_to_isr(group, me, joined)) is not None:
+                logger.info("a replica is in sync", node=joined.node)
+        elif group.transfer_to is not None and leadership.serves and not self.transfers.is_running:
+            self.transfers.begin(group, group.transfer_to)
+
+    def _named(self, directories: frozenset[str]) -> list[int | str]:
+        return sorted((self.numbers.get(each, each) for each in directories), key=str)
 
     async def _beat(self) -> None:
         while True:
@@ -436,10 +472,9 @@ class Node:
             if self.leadership is None:
                 continue
             if self.leadership.age_of(self.journal.flushed + 1) > self._settings.lease_s:
-                self._step_down("its device does not answer")
-                self._spawn(self._resign())
+                self.give_up("its device does not answer")
             else:
-                self.leadership.beat(int((self._loop.time() - self._etcd_heard_at) * 1000))
+                self.leadership.beat(int(self.metadata.silent_s * 1000))
 
     # --- following ---
 
@@ -480,5 +515,10 @@ class Node:
             settings.frame_max_bytes,
             self._on_committed,
             self._learn_epoch,
-            self._wake.set,
+            self._on_lost,
         )
+
+    def _on_lost(self) -> None:
+        """The session with the leader has ended: another may lead."""
+        self.metadata.hurry()
+        self._wake.set()

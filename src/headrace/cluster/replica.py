@@ -16,9 +16,9 @@ from uuid import UUID
 import structlog
 
 from headrace.cluster.etcd import Etcd
+from headrace.cluster.handover import Steps
 from headrace.cluster.node import Node, NodeSettings
 from headrace.cluster.records import Node as NodeRecord
-from headrace.errors import TransferFailed
 from headrace.log.replicated import ReplicatedLog
 from headrace.log.settings import LogSettings
 from headrace.runtime import Runtime
@@ -59,6 +59,7 @@ class Replica:
         self._on_role = on_role
         self._held = False
         self.node = Node(runtime, etcd, settings, self._on_committed, self._on_deposed, self._on_isr)
+        self.node.transfers.steps = Steps(self.pause, self.resume)
         self.log = ReplicatedLog(
             runtime,
             log_settings,
@@ -107,12 +108,14 @@ class Replica:
         """Undo `pause`: the other node did not take over."""
         self.log.resume()
 
-    async def retire(self) -> None:
-        """Give up what this node is in its group, before it stops."""
-
     async def transfer(self, to: int | None) -> None:
-        """Have another node lead. Raises TransferFailed."""
-        raise TransferFailed("leadership cannot be transferred by this version")
+        """Have another node lead: `to`, or the preferred one. Returns once it does. Raises TransferFailed."""
+        await self.node.transfers.transfer(to)
+
+    async def retire(self) -> None:
+        """Leave the group in good order, before a stop: a leader hands over, or else resigns, a follower leaves the
+        ISR. Takes seconds at most; the node takes no part from then on but for `stop`."""
+        await self.node.retire()
 
     # --- what the node reports ---
 
@@ -137,6 +140,7 @@ class Replica:
     def _on_broken(self, reason: str) -> None:
         logger.error("this replica cannot go on until it is started again", reason=reason)
         self.problem = reason
+        self.node.give_up(reason)
         self.broken.set()
 
     def _change(self, role: Role) -> None:

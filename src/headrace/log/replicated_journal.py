@@ -107,6 +107,7 @@ class ReplicatedJournal:
         self._failed: BaseException | None = None
         # The last sequence of the write under way, and what waits for its end.
         self._flying = 0
+        self._flying_since = 0.0
         self._idle: list[asyncio.Future[None]] = []
 
     # --- opening ---
@@ -144,7 +145,8 @@ class ReplicatedJournal:
     @property
     def first(self) -> int:
         """The oldest sequence that can be read again."""
-        return self._extents[0].first if self._extents else self.last.sequence + 1
+        in_memory = self.last.sequence - len(self._memory) + 1
+        return min(self._extents[0].first, in_memory) if self._extents else in_memory
 
     def epoch_at(self, sequence: int) -> int:
         """The epoch of the frame with that sequence, 0 before the first."""
@@ -249,6 +251,7 @@ class ReplicatedJournal:
             frames.append(self._waiting.popleft())
             size += len(frames[-1])
         self._flying = last = self.last.sequence - len(self._waiting)
+        self._flying_since = asyncio.get_running_loop().time()
         placed = self._files.place_bytes(b"".join(frames), last)
         placed.submit(self._executor, partial(self._on_written, placed, size, last - len(frames) + 1, last))
 
@@ -273,6 +276,11 @@ class ReplicatedJournal:
             self._on_failed(error)
         else:
             self._on_flushed(last)
+
+    @property
+    def stalled_s(self) -> float:
+        """For how long the device has been busy with one write."""
+        return asyncio.get_running_loop().time() - self._flying_since if self._flying else 0.0
 
     def _extend(self, path: str, position: int, size: int, first: int, last: int) -> None:
         newest = self._extents[-1] if self._extents else None
