@@ -90,6 +90,10 @@ class ServeProcess:
         self._process.send_signal(signal.SIGTERM)
         assert self._wait() == 0, self.words()
 
+    def wait(self) -> int:
+        """Wait until it ends by itself; its exit code."""
+        return self._wait()
+
     def _wait(self) -> int:
         assert self._process is not None
         process, self._process = self._process, None

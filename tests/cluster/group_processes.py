@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,27 @@ from tests.serve_process import ServeProcess
 from tests.waiting import wait_until
 
 NAME = "test"
+HEADRACE = ("-m", "headrace.cli")
 
 
 class GroupProcesses:
     """Nodes of a group, `first` and those that follow, as processes of their own."""
 
-    def __init__(self, peers: EtcdPeers, folder: Path, *flags: str, first: int = 1, count: int = 3) -> None:
+    def __init__(
+        self,
+        peers: EtcdPeers,
+        folder: Path,
+        *flags: str,
+        first: int = 1,
+        count: int = 3,
+        program: Sequence[str] = HEADRACE,
+    ) -> None:
         self.url = f"etcd://{','.join(member.address for member in peers.members)}/{NAME}"
         self.nodes: dict[int, ServeProcess] = {}
         for number in range(first, first + count):
             peer = f"127.0.0.1:{free_port()}"
             own = ("--cluster", self.url, "--node-id", str(number), "--peer", peer, "--rack", f"r{number}")
-            self.nodes[number] = ServeProcess(folder / f"n{number}", *own, *flags)
+            self.nodes[number] = ServeProcess(folder / f"n{number}", *own, *flags, program=program)
 
     def __enter__(self) -> GroupProcesses:
         self.command("init", *map(str, self.nodes))

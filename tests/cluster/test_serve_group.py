@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections import Counter
 from pathlib import Path
@@ -82,6 +84,32 @@ def read_all(bootstrap: str, last: int) -> list[int]:
     wait_until(read, lambda: f"{len(found)} messages, {last} is not among them")
     consumer.close()
     return found
+
+
+# A node that fails as one whose disk does, at a signal.
+BREAKING = """
+import asyncio, runpy, signal
+from headrace.group_server import GroupServer
+start = GroupServer.start
+async def breakable(self):
+    await start(self)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self.replica.fail, "its disk is gone")
+GroupServer.start = breakable
+runpy.run_module("headrace.cli", run_name="__main__")
+"""
+
+
+def test_a_node_that_cannot_go_on_ends_and_another_takes_over(etcd_peers: Peers, tmp_path: Path) -> None:
+    peers = etcd_peers(1)
+    peers.wait()
+    with GroupProcesses(peers, tmp_path, program=("-c", BREAKING)) as group:
+        broken = group.wait_leader(3)
+        os.kill(group.nodes[broken].pid, signal.SIGUSR1)
+        assert group.nodes[broken].wait() == 1
+        assert "headrace serve: this replica cannot go on: its disk is gone." in group.nodes[broken].words()
+        group.wait_leader(2, other_than=broken)
+        group.nodes[broken].start()
+        group.wait_leader(3)
 
 
 def test_nothing_acknowledged_is_lost_or_doubled_when_leaders_are_killed(etcd_peers: Peers, tmp_path: Path) -> None:

@@ -189,12 +189,15 @@ def _server(config: Config, doors: Sequence[DoorEntry] | None) -> Server | Group
 
 
 async def _wait(stopping: asyncio.Event, server: Server | GroupServer) -> None:
-    """Return when the broker is to stop. Raises a HeadraceError when it cannot go on."""
+    """Return when the broker is to stop. Where it cannot go on, the process ends."""
     stops, fails = asyncio.ensure_future(stopping.wait()), asyncio.ensure_future(server.wait_failed())
     try:
         await asyncio.wait((stops, fails), return_when=asyncio.FIRST_COMPLETED)
         if fails.done():
-            fails.result()
+            # At once, as if it were killed: what is broken may let nothing come to an end, and the other nodes take
+            # over as soon as this one is gone.
+            print(f"headrace serve: {fails.exception()}", file=sys.stderr, flush=True)
+            os._exit(1)
     finally:
         stops.cancel()
         fails.cancel()
