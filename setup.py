@@ -25,6 +25,7 @@ KERNELS = [
     "src/headrace/format/partitioning.py",
     "src/headrace/format/records.py",
     "src/headrace/format/sampling.py",
+    "src/headrace/format/terms.py",
     "src/headrace/log/header_check.py",
     "src/headrace/broker/deduplication/ids.py",
     "src/headrace/broker/queues/delivery.py",

@@ -103,6 +103,17 @@ class InvalidQueueSetting(HeadraceError):
     """A queue's setting has an unknown name or a value that makes no sense."""
 
 
+# --- search -----------------------------------------------------------------------------------------------------------
+
+
+class InvalidSearch(HeadraceError):
+    """What is searched for makes no sense."""
+
+
+class TooManySearches(HeadraceError):
+    """As many searches are under way as may be."""
+
+
 # --- half messages ----------------------------------------------------------------------------------------------------
 
 

@@ -55,6 +55,7 @@ OWN = [
     "deduplication.window.ms",
     "delay",
     "durability",
+    "index",
     "lake",
     "lake.freshness.ms",
     "lake.schema",
@@ -202,6 +203,7 @@ def test_what_the_log_is_told() -> None:
     given = {
         "cleanup.policy": "compact",
         "durability": "async",
+        "index": "key",
         "message.timestamp.type": "LogAppendTime",
         "segment.bytes": "2000000",
         "min.cleanable.dirty.ratio": "0.1",
@@ -220,6 +222,7 @@ def test_every_honoured_setting_reaches_the_log() -> None:
     other = {
         "cleanup.policy": "compact",
         "durability": "async",
+        "index": "key",
         "message.timestamp.type": "LogAppendTime",
         "min.cleanable.dirty.ratio": "0.9",
         "segment.bytes": "1048577",
@@ -235,6 +238,14 @@ def test_every_honoured_setting_reaches_the_log() -> None:
         )
         if changed is not None:
             assert changed != TopicSettings(), setting.name
+
+
+@pytest.mark.parametrize(
+    "value", ["keys", "key,header:", "header", ",".join(f"header:{n}" for n in range(9)), "header:\x01"]
+)
+def test_an_index_of_what_is_no_field(value: str) -> None:
+    with pytest.raises(InvalidTopicConfig):
+        clean("index", value)
 
 
 def test_what_is_ignored_says_so() -> None:

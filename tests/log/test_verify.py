@@ -9,6 +9,7 @@ from headrace.log.epochs import LeaderEpochs
 from headrace.log.files import OpenFiles
 from headrace.log.producers import ProducerStates
 from headrace.log.repair.verify import Expected, Finding, dump, verify
+from headrace.log.search_index import BuildJob, build
 from headrace.log.segment import Segment
 from headrace.log.segments import METADATA_FILE, metadata_of
 from headrace.runtime.disk import SystemDisk
@@ -125,6 +126,30 @@ def test_a_broken_index(folder: Path, suffix: str, damage: str) -> None:
     found = only(folder)
     assert found.path.endswith(suffix)
     assert found.warning
+
+
+def test_a_search_index(folder: Path) -> None:
+    disk = SystemDisk(str(folder.parent))
+    path = folder / f"{40:020d}.search"
+    size = (folder / f"{40:020d}.log").stat().st_size
+    build(disk, [BuildJob("t-0", 40, size, True, TOPIC, ("key",), 600, 1 << 20)])
+    sound = path.read_bytes()
+    assert findings(folder) == []
+    for damage, word in (
+        (b"x" + sound[1:], "head"),
+        (sound[:-1], "no block"),
+        (sound + b"x", "last 1 bytes are no block"),
+        (sound[: len(sound) // 2], "no block"),
+    ):
+        path.write_bytes(damage)
+        found = only(folder)
+        assert found.path.endswith(".search")
+        assert (found.warning, word in found.problem) == (True, True), found
+    # The index of another segment, which is sound in itself.
+    path.write_bytes(sound)
+    build(disk, [BuildJob("t-0", 0, size, True, TOPIC, ("key",), 600, 1 << 20)])
+    path.write_bytes((folder / f"{0:020d}.search").read_bytes())
+    assert "does not say what the segment has" in only(folder).problem
 
 
 def test_broken_small_files(folder: Path) -> None:

@@ -26,6 +26,7 @@ from headrace.broker.publish import Publisher
 from headrace.broker.queues import Queues
 from headrace.broker.redrive import Redrive
 from headrace.broker.rocketmq import RocketMqState
+from headrace.broker.search.search import Search
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.slow_readers import SlowReaders
 from headrace.broker.timer import Timer
@@ -78,6 +79,7 @@ class Broker:
         )
         self.prepared = PreparedMessages(runtime, log, self.topics, self.publisher, config)
         self.rocketmq = RocketMqState(runtime, log, self.topics, config)
+        self.search = Search(runtime, log, self.unpacking, config)
         self.slow_readers = SlowReaders(log, self.groups, self.queues, self.metrics, config)
         self.archived = Archived(runtime, log, self.groups, self.slow_readers, config)
         self.consumed = Consumed(log, self.queues, self.slow_readers, config)

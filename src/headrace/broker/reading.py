@@ -43,7 +43,7 @@ async def bytes_of(runtime: Runtime, chunk: Chunk) -> bytes:
         chunk.release()
 
 
-async def _chunk_at(runtime: Runtime, partition: Partition, offset: int, max_bytes: int, committed: bool) -> Chunk:
+async def chunk_at(runtime: Runtime, partition: Partition, offset: int, max_bytes: int, committed: bool) -> Chunk:
     """The chunk at an offset, whose place in a cold file is looked up off the loop."""
     while (chunk := partition.read(offset, max_bytes, committed=committed)).cold is not None:
         await runtime.offload.run(chunk.cold)
@@ -52,7 +52,7 @@ async def _chunk_at(runtime: Runtime, partition: Partition, offset: int, max_byt
 
 async def read(runtime: Runtime, partition: Partition, offset: int, max_bytes: int, *, committed: bool = True) -> bytes:
     """Whole batches from the one that holds `offset`; the last may be cut. Raises OffsetOutOfRange."""
-    chunk = await _chunk_at(runtime, partition, offset, max_bytes, committed)
+    chunk = await chunk_at(runtime, partition, offset, max_bytes, committed)
     data = bytes_now(chunk)
     return await bytes_of(runtime, chunk) if data is None else data
 
@@ -62,7 +62,7 @@ async def batches(
 ) -> list[tuple[BatchHeader, bytes | None]]:
     """Whole batches from the one that holds `offset`, for readers of committed records: None in the place of one
     that has none, because it is a marker or was aborted. Raises OffsetOutOfRange."""
-    chunk = await _chunk_at(runtime, partition, offset, max_bytes, True)
+    chunk = await chunk_at(runtime, partition, offset, max_bytes, True)
     aborted = Aborted(chunk.aborted)
     raw = await bytes_of(runtime, chunk)
     return [

@@ -46,6 +46,12 @@ class BrokerSettings(LogSettings, TopicLimits, NodeSettings):
         least=1,
     )
 
+    # Search.
+    search_ms: int = setting(
+        2_000, "How long one request to search looks for messages; its answer says how far it came.", least=1
+    )
+    searches_max: int = setting(4, "Searches at once; more are refused, to be tried again.", least=1)
+
     # Too fast a producer, and what is consumed.
     overflow_held_bytes: int = setting(
         67_108_864,

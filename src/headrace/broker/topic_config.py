@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 
+from headrace.broker.search.fields import check_index
 from headrace.broker.setting_kinds import (
     BROKER_DEFAULTS,
     IGNORED,
@@ -149,6 +150,15 @@ _HONOURED = (
         "topic is made.",
         one_of("sync", "async", "memory"),
         "durability",
+    ),
+    Setting(
+        "index",
+        Kind.LIST,
+        "",
+        "Headrace's own. What messages can be searched for without reading all of them: a list of `key` (the key, and "
+        "RocketMQ's KEYS), `id` (RocketMQ's unique key), `tags` (RocketMQ's tag) and `header:NAME`. Topics that "
+        "RocketMQ's clients make have `key,id`; empty: none.",
+        check_index,
     ),
     Setting(
         "index.interval.bytes",
@@ -458,6 +468,7 @@ def settings_of(
         log_append_time=text("message.timestamp.type") == "LogAppendTime",
         timestamp_before_max_ms=number("message.timestamp.before.max.ms"),
         timestamp_after_max_ms=number("message.timestamp.after.max.ms"),
+        index=",".join(as_list(text("index"))),
     )
 
 

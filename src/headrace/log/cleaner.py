@@ -143,6 +143,8 @@ class Cleaner:
     async def _put_in_place(self, partition: NativePartition, cleaned: compaction.Cleaned) -> None:
         log = self._log
         disk, offload, folder = log.runtime.disk, log.runtime.offload, partition.folder
+        # None begins any more: the partition is busy.
+        await log.upkeep.indexer.idle(partition)
         await offload.run(swap.commit, disk, folder, cleaned.groups, cleaned.clean_up_to)
         interval = partition.topic.settings.index_interval_bytes
         rename = partial(swap.install, disk, folder, cleaned.groups)

@@ -76,6 +76,8 @@ class TopicSettings:
     """The log stamps batches itself instead of keeping the producer's time."""
     timestamp_before_max_ms: int = BEFORE_MAX_MS
     timestamp_after_max_ms: int = AFTER_MAX_MS
+    index: str = ""
+    """What records can be searched for (`headrace.format.terms`): fields, with commas between them."""
 
     @property
     def bounds_times(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.log.interface import Done, Log, Partition, Topic
@@ -26,6 +26,28 @@ class ActiveProducer:
     coordinator_epoch: int
     transaction_start: int
     """First offset of the open transaction, or -1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is looked for in a range of time (ms, both ends included): any one of these terms."""
+
+    wanted: tuple[tuple[str, int], ...]
+    """Fields (`headrace.format.terms`), and the digest of a term of each; those that say most come first."""
+    since: int
+    until: int
+    limit: int
+    """The most batches of an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspects:
+    """Where in a range of offsets records may lie that are looked for."""
+
+    first: int
+    after: int
+    batches: Sequence[int] | None
+    """The first offsets of the batches; a false one is rare. None: there is no index of them, and any may have it."""
 
 
 class LocalPartition(Partition):
@@ -70,6 +92,12 @@ class LocalPartition(Partition):
 
     @abstractmethod
     def producers(self) -> list[ActiveProducer]: ...
+
+    @abstractmethod
+    async def suspects(self, question: Question, offset: int, *, backwards: bool = False) -> Suspects:
+        """What the search indexes (`TopicSettings.index`) know from an offset on, or, `backwards`, up to one: of as
+        many offsets as can be told at once, one at least. The offset lies between the start and the high watermark.
+        Raises PartitionOffline."""
 
 
 class LocalLog(Log):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from headrace.runtime.disk import Disk
 
 INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex")
-SUFFIXES = (".log", *INDEX_SUFFIXES, ".snapshot")
+SEARCH_SUFFIX = ".search"
+SUFFIXES = (".log", *INDEX_SUFFIXES, SEARCH_SUFFIX, ".snapshot")
 
 
 def segment_path(folder: str, base: int, suffix: str) -> str:
@@ -23,6 +24,5 @@ def orphans(disk: Disk, folder: str) -> list[str]:
     """The paths of indexes whose segment is gone."""
     names = disk.listdir(folder)
     there = {name.removesuffix(".log") for name in names if name.endswith(".log")}
-    return [
-        f"{folder}/{name}" for name in names if name.endswith(INDEX_SUFFIXES) and name.partition(".")[0] not in there
-    ]
+    suffixes = (*INDEX_SUFFIXES, SEARCH_SUFFIX)
+    return [f"{folder}/{name}" for name in names if name.endswith(suffixes) and name.partition(".")[0] not in there]

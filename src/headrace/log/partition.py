@@ -19,7 +19,7 @@ from headrace.errors import (
     PartitionOffline,
     StorageFailed,
 )
-from headrace.log import log_start, lookup
+from headrace.log import log_start, lookup, searching
 from headrace.log.admission import plainly
 from headrace.log.appending import Appender
 from headrace.log.cache import BatchCache
@@ -343,6 +343,7 @@ class NativePartition(LocalPartition):
     expires_within = log_start.expires_within
     freed_by = log_start.freed_by
     truncate = truncate
+    suspects = searching.suspects
 
     def cut(self, end: int) -> None:
         """The log ends at `end`, below what was flushed. What follows from its batches has yet to be read again."""

@@ -23,10 +23,11 @@ from headrace.format.batch import (
     BatchHeader,
     header_at,
 )
+from headrace.log import search_index
 from headrace.log.files import OpenFiles
 from headrace.log.hints import Hints
 from headrace.log.interface import AbortedTransaction
-from headrace.log.names import INDEX_SUFFIXES, SUFFIXES, segment_path
+from headrace.log.names import INDEX_SUFFIXES, SEARCH_SUFFIX, SUFFIXES, segment_path
 from headrace.log.places import Place
 from headrace.log.scan import RELATIVE_MAX, SCAN_BYTES, WALK_BYTES, Step, checksum, steps, walk
 from headrace.log.txnindex import AbortedEntry, TxnIndex
@@ -127,7 +128,7 @@ class Segment:
             return segment
         if file.size():
             file.truncate(0)
-        for suffix in (".index", ".timeindex", ".txnindex"):
+        for suffix in (*INDEX_SUFFIXES, SEARCH_SUFFIX):
             disk.remove(segment_path(folder, base, suffix + ending))
         return segment
 
@@ -235,6 +236,7 @@ class Segment:
         self._sealed = False
         self.number = next(NUMBERS)
         self.load()
+        search_index.cut(self._disk, self._folder, self.base, position)
         file = self._files.get(self._path)
         step = next(steps(file, self.base, position, self.size), None)
         end = self.last_offset() + 1 if step is None else step[1]
@@ -384,6 +386,8 @@ class Segment:
             raise CorruptLog(
                 f"{self._path} has {found} bytes, but {position} had been synced: the file was cut from outside"
             )
+        # It speaks of what the recovery point covers; more of it is from a life whose batches may have gone.
+        search_index.cut(self._disk, self._folder, self.base, position)
         self._hints.load()
         self._cut(position)
         last_offset, reached = self._hints.complete(self.size)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.errors import CorruptLog
-from headrace.log.names import INDEX_SUFFIXES, segment_path
+from headrace.log.names import INDEX_SUFFIXES, SEARCH_SUFFIX, segment_path
 from headrace.runtime.disk import Disk, read_whole, replace_whole
 
 LIST_NAME = "compaction-swap"
@@ -51,6 +51,8 @@ def install(disk: Disk, folder: str, groups: Sequence[Group]) -> None:
     """Rename what is to be renamed. Nothing here waits for the device."""
     for group in groups:
         for base in group.bases:
+            # It is made anew, from the new segment.
+            disk.remove(segment_path(folder, base, SEARCH_SUFFIX))
             for suffix in FILES:
                 path = segment_path(folder, base, suffix)
                 fresh = base == group.base and disk.exists(path + CLEANED)

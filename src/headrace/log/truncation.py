@@ -48,6 +48,7 @@ async def _truncate_alone(partition: NativePartition, offset: int) -> int:
     async with log.upkeep.reshaping:
         partition.writable = False
         try:
+            await log.upkeep.indexer.idle(partition)
             # Whatever is under way arrives before the journal has the new end.
             log.turn.finish()
             await log.committer.barrier()

@@ -1,5 +1,5 @@
 """What the log does in the background: checkpoints, retention, the watch over a full disk; compaction is in
-`cleaner.py`.
+`cleaner.py`, search indexes in `indexer.py`.
 
 A checkpoint moves the recovery points up: it switches the journal to a new file, waits for the flush under way, stores
 and syncs partition after partition (spread out, one at a time, so that the device stays free for the journal), writes
@@ -20,6 +20,7 @@ from headrace.log import journal as journals
 from headrace.log import retention
 from headrace.log.cleaner import Cleaner
 from headrace.log.frames import Kind
+from headrace.log.indexer import Indexer
 from headrace.log.interface import Durability
 from headrace.log.replay import read_replays
 from headrace.log.segment import leaves_doubt
@@ -61,7 +62,9 @@ class Upkeep:
         self.journal_from = 1
         self._carried = 0
         self.cleaner = Cleaner(log)
-        self._cleaning: asyncio.Task[None] | None = None
+        self.indexer = Indexer(log)
+        # What may take long in a worker, and is given up at a stop.
+        self._working: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
 
     def start(self) -> None:
@@ -69,17 +72,20 @@ class Upkeep:
             asyncio.ensure_future(self._checkpoint_often()),
             asyncio.ensure_future(self._repeat("retention_check_ms", self.retain)),
         ]
-        self._cleaning = asyncio.ensure_future(self._repeat("compaction_check_ms", self.cleaner.run))
+        self._working = [
+            asyncio.ensure_future(self._repeat("compaction_check_ms", self.cleaner.run)),
+            asyncio.ensure_future(self._repeat("search_index_check_ms", self.indexer.run)),
+        ]
         if self.owes_checkpoint:
             self.watch_full_disk()
 
     async def stop(self) -> None:
         """End the background work. What is under way off the loop is waited for, because a thread cannot be called
-        back; a compaction, which may take long, is given up."""
+        back; a compaction or an index, which may take long, is given up."""
         self._stopping.set()
-        if self._cleaning is not None:
-            self._cleaning.cancel()
-            await asyncio.gather(self._cleaning, return_exceptions=True)
+        for task in self._working:
+            task.cancel()
+        await asyncio.gather(*self._working, return_exceptions=True)
         await asyncio.gather(*self._tasks)
         if self._full_watch is not None:
             self._full_watch.cancel()
@@ -409,7 +415,7 @@ class Upkeep:
 
     def drop_expired(self, partition: NativePartition) -> None:
         """Drop a partition's segments that lie before its start."""
-        if partition in self.cleaner.busy or partition.topic.deleted:
+        if partition in self.cleaner.busy or partition in self.indexer.busy or partition.topic.deleted:
             return
         segments = partition.segments
         # A replica may find again on its disk less than it had heard to be committed: then it has the old start, and

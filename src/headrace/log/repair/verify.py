@@ -18,21 +18,25 @@ from uuid import UUID
 
 from headrace.errors import CorruptLog, DataDirectoryInvalid
 from headrace.format.batch import HEADER_BYTES, MAGIC, BatchHeader, header_at
-from headrace.log import checkpoint
+from headrace.log import checkpoint, search_index
 from headrace.log import journal as journals
 from headrace.log.epochs import FILE_NAME, LeaderEpochs
 from headrace.log.frames import Kind
 from headrace.log.index import OFFSET_ENTRY, OffsetIndex
 from headrace.log.interface import Durability
 from headrace.log.journal import read_frames
-from headrace.log.names import segment_bases, segment_path
+from headrace.log.names import SEARCH_SUFFIX, segment_bases, segment_path
 from headrace.log.producers import ProducerStates
 from headrace.log.scan import RELATIVE_MAX, SCAN_BYTES, checksum, walk
 from headrace.log.segments import METADATA_FILE, metadata_of
+from headrace.log.settings import LogSettings
 from headrace.log.swap import CLEANED, DELETED, LIST_NAME
 from headrace.log.timeindex import TIME_ENTRY, TimeIndex
 from headrace.log.txnindex import parse as parse_aborted
 from headrace.runtime.disk import Disk, File, read_whole
+
+# What a batch may unpack to where its search index is looked at.
+SEARCH_MAX_BYTES = LogSettings().decompressed_max_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +194,9 @@ def _verify_segment(disk: Disk, folder: str, base: int, *, newest: bool) -> Gene
         yield Finding(path, reached, f"what stands in the last {size - reached} bytes {what}", warning=newest)
     yield from _verify_entries(disk, segment_path(folder, base, ".index"), offsets, OFFSET_ENTRY.size)
     yield from _verify_entries(disk, segment_path(folder, base, ".timeindex"), times, TIME_ENTRY.size)
+    wrong = search_index.verify(disk, folder, base, SEARCH_MAX_BYTES)
+    if wrong is not None:
+        yield Finding(segment_path(folder, base, SEARCH_SUFFIX), -1, wrong, warning=True)
     aborted = segment_path(folder, base, ".txnindex")
     try:
         parse_aborted(read_whole(disk, aborted) or b"", aborted)
