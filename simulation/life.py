@@ -25,6 +25,8 @@ def small_config(rng: random.Random) -> Config:
         checkpoint_ms=rng.choice((20, 200, 2_000)),
         retention_check_ms=rng.choice((50, 500)),
         compaction_check_ms=rng.choice((30, 300)),
+        search_index_check_ms=rng.choice((20, 200)),
+        search_index_block_bytes=rng.choice((1, 500, 5_000)),
         message_max_bytes=65_536,
     )
 

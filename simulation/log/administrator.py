@@ -43,6 +43,7 @@ class Administrator:
             index_interval_bytes=rng.choice((256, 4_096)),
             retention_ms=-1,
             delete=False,
+            index=rng.choice(("", "key", "key,tags")),
         )
         draw = rng.random()
         if draw < 0.25 and durability is not Durability.MEMORY:
@@ -112,6 +113,7 @@ class Administrator:
         if model is None:
             return
         settings = replace(model.settings, segment_bytes=rng.choice((2_000, 8_000, 30_000)))
+        settings = replace(settings, index=rng.choice((settings.index, "", "key", "key,tags", "id")))
         try:
             await self._life.log.alter(model.name, config=(model.config, settings))
         except (StorageFailed, UnknownTopic) as error:

@@ -22,6 +22,7 @@ from simulation.log.administrator import Administrator
 from simulation.log.model import LogModel, Outcome, PartitionModel
 from simulation.log.producer import LogProducer
 from simulation.log.reader import LogReader
+from simulation.log.searcher import LogSearcher
 from simulation.log.transactions import TransactionWorkload, check
 from simulation.world import World
 
@@ -49,6 +50,7 @@ class LogLife(Life):
         self._verifying: dict[PartitionModel, asyncio.Task[None]] = {}
         self.producer = LogProducer(self)
         self.reader = LogReader(self)
+        self.searcher = LogSearcher(self)
         self.transactions = TransactionWorkload(self)
         self.administrator = Administrator(self)
 
@@ -71,7 +73,7 @@ class LogLife(Life):
             if rng.random() < 0.7:
                 await self.verify(partition)
         tasks = [self.producer.produce(number) for number in range(rng.randint(1, 4))]
-        tasks += [self.reader.read(), self.administrator.administer()]
+        tasks += [self.reader.read(), self.administrator.administer(), self.searcher.search()]
         if rng.random() < 0.6:
             tasks += [self.transactions.produce(), self.transactions.read()]
         if begins_full:

@@ -91,8 +91,9 @@ class LogProducer:
         count = 1 if rng.random() < 0.6 else rng.randint(2, 5)
         rows: list[tuple[int, bytes | None, bytes | None, list[Any]]] = []
         for _ in range(count):
-            key = b"key %d" % rng.randrange(8) if model.topic.settings.compact else None
-            value = None if key and rng.random() < 0.15 else rng.randbytes(8) + bytes(size // count)
+            compact, index = model.topic.settings.compact, model.topic.settings.index
+            key = b"key %d" % rng.randrange(8) if compact or index else None
+            value = None if compact and rng.random() < 0.15 else rng.randbytes(8) + bytes(size // count)
             rows.append((self._life.now_ms(), key, value, []))
         batch = records.build(
             rows,
