@@ -1,10 +1,10 @@
 """Queues in the simulator: the broker and the log without doors, consumers that settle, give back, or forget.
 
 A run is one seed: a few lives of a broker on one machine. In each, messages are appended, handed to consumers, and
-finished, requeued, deferred, touched or left to time out (`queue_taking.py`), while queues are made, configured,
-paused, emptied and deleted, messages are moved aside, dead letters sent back, topics grow, the disk fills up or fails
-(`queue_administrator.py`), until the broker stops, is killed, or the power goes. `QueuesModel` writes down what
-queues have promised; the next life must keep it.
+finished, requeued, deferred, touched or left to time out (`consumer.py`), or leased and settled by handles, in later
+lives too (`leases.py`), while queues are made, configured, paused, emptied and deleted, messages are moved aside, dead
+letters sent back, topics grow, the disk fills up or fails (`administrator.py`), until the broker stops, is killed, or
+the power goes. `QueuesModel` writes down what queues have promised; the next life must keep it.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from simulation.history import require
 from simulation.life import Life, gather, small_config
 from simulation.queues.administrator import QueueAdministrator
 from simulation.queues.consumer import QueueConsumer
+from simulation.queues.leases import LeasedConsumer, answer_late
 from simulation.queues.model import FILTER, Letter, QueueModel, QueuesModel, identity
 from simulation.world import Ending, World
 
@@ -73,6 +74,7 @@ class QueueLife(Life):
         super().__init__(world, runtime)
         self.known = known
         self.last = steps == 0
+        self.broker_stopped = False
         self._steps = steps
         rng = world.stream("queue config")
         config = replace(
@@ -81,6 +83,7 @@ class QueueLife(Life):
             log_segment_bytes=world.stream("segments").choice((4_000, 40_000)),
             queue_state_partitions=2,
             queue_flush_ms=rng.choice((1, 20, 50)),
+            queue_leases_max=rng.choice((5, 1_000)),
             queue_snapshot_bytes=rng.choice((500, 3_000)),
             consumed_check_ms=rng.choice((50, 500)),
             consumed_free_bytes=1,
@@ -109,11 +112,14 @@ class QueueLife(Life):
         else:
             tasks = [self._publish(), self._publish(), self._administrator.administer(self._steps)]
             tasks += [self._consume(name) for name in QUEUES for _ in range(self.rng.randint(1, 2))]
+            tasks += [self._lease(name) for name in QUEUES if self.rng.random() < 0.5]
+            tasks.append(answer_late(self))
             if self.rng.random() < 0.15:
                 tasks.append(self._administrator.fill())
             await gather(tasks)
             await self.maybe_crash_idle()
         self.world.note("stop")
+        self.broker_stopped = True
         await self.or_exit(self.broker.stop())
         await self.or_exit(self._log.stop())
 
@@ -193,7 +199,7 @@ class QueueLife(Life):
             except TopicExists:
                 pass
         for (topic, name), settings in QUEUES.items():
-            model = self.known.queues.setdefault((topic, name), QueueModel(f"{topic}/{name}"))
+            model = self.known.queues.setdefault((topic, name), QueueModel(f"{topic}/{name}", topic in SAFE))
             model.start_create()
             queue = await self._queues.ensure(self.topic(topic), name, EARLIEST)
             model.create()
@@ -252,6 +258,10 @@ class QueueLife(Life):
             client.consumer.ready(rng.choice((1, 3, 50)))
             await asyncio.sleep(rng.expovariate(1 / 0.25))
             client.close()
+
+    async def _lease(self, name: tuple[str, str]) -> None:
+        rng = self.stream(f"leases {name} {self.rng.random()}")
+        await LeasedConsumer(self, self.queue(*name), self.known.queues[name], rng).run()
 
     # --- the last look ---
 

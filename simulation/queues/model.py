@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from headrace.broker.queues import Handle
 from headrace.format import headers as header_names
 from simulation.history import require
 
@@ -26,12 +27,26 @@ class Fact:
     """That were made and are over: the one under way may be forgotten."""
     due: int = 0
     """Not before this time (ms) is it delivered again."""
+    lease: int = 0
+    """When its lease ends; 0: it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A handle that a client has."""
+
+    value: bytes
+    handle: Handle
+    delivery: int
+    """Of all deliveries of the message, in all lives, the one that it is of."""
 
 
 NOTHING = Fact()
 # The filter that queues have here, and the keys that it lets through.
 FILTER = "$key in (a, b)"
 FILTERED = (b"a", b"b")
+# Handles that clients remember.
+HANDLES_MAX = 40
 
 
 def identity(value: bytes | None, headers: Iterable[tuple[str, bytes | None]]) -> bytes:
@@ -93,8 +108,10 @@ class QueuesModel:
 class QueueModel:
     """One queue."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, is_safe: bool = True) -> None:
         self.name = name
+        self.is_safe = is_safe
+        """Its topic loses nothing, and nothing is trimmed from it."""
         self.settings: dict[str, Any] = {}
         """As they were given last."""
         self._changing: list[dict[str, Any]] = []
@@ -107,6 +124,8 @@ class QueueModel:
         self._dead: dict[bytes, None] = {}
         self.is_being_purged = False
         self._may_be_settled: dict[bytes, None] = {}
+        self._handles: list[Held] = []
+        """That were given out, the last ones."""
         self._attempts: dict[bytes, int] = {}
         """Of the last delivery in this life."""
         self._deliveries: Counter[bytes] = Counter()
@@ -150,8 +169,16 @@ class QueueModel:
 
     # --- what happens to messages ---
 
-    def deliver(self, value: bytes, key: bytes | None, where: tuple[int, int, int], now: int) -> None:
+    def start_lease(self, value: bytes) -> None:
+        """A message is handed to a receive, which hears of it shortly: an ending in between counts as a delivery."""
+        self._deliveries[value] += 1
+
+    def deliver(
+        self, value: bytes, key: bytes | None, where: tuple[int, int, int], now: int, *, is_counted: bool = False
+    ) -> None:
         """A consumer got a message."""
+        if not is_counted:
+            self._deliveries[value] += 1
         lane, offset, attempt = where
         what = f"{self.name}: {value.decode()} at {lane}/{offset}, attempt {attempt},"
         sure = self._sure.get(value, NOTHING)
@@ -167,10 +194,9 @@ class QueueModel:
         if last is not None:
             require(attempt == last + 1, f"{what} came after attempt {last}")
         else:
-            least, most = sure.attempts + 1, self._deliveries[value] + 1
+            least, most = sure.attempts + 1, self._deliveries[value]
             require(least <= attempt <= most, f"{what} should be attempt {least} to {most}")
         self._attempts[value] = attempt
-        self._deliveries[value] += 1
         # Attempts before this one are over; whether this one counts is seen when it is given back.
         self._facts[value] = Fact(attempts=attempt - 1)
         if self.settings.get("order_by_key") and key is not None:
@@ -189,13 +215,48 @@ class QueueModel:
             require(settled or spent, f"{what} came while {known.decode()} at {other}, of its key, was unsettled")
         of_key[offset] = value
 
+    def hold(self, value: bytes, handle: Handle) -> Held:
+        """A client got a handle: the message comes to no other before its lease ends."""
+        self._weaken(value, handle.until_ms)
+        self._facts[value] = Fact(attempts=handle.attempt, due=handle.until_ms, lease=handle.until_ms)
+        held = Held(value, handle, self._deliveries[value])
+        self._handles.append(held)
+        del self._handles[:-HANDLES_MAX]
+        return held
+
+    def handles(self) -> list[Held]:
+        """What clients have, of earlier lives too."""
+        return list(self._handles)
+
+    def check_taken(self, held: Held, taken: bool, now: int) -> bool:
+        """A handle was used; whether it was taken."""
+        value, until = held.value, held.handle.until_ms
+        known, sure = self._facts.get(value, NOTHING), self._sure.get(value, NOTHING)
+        what = f"{self.name}: {value.decode()} by the handle {held.handle}"
+        if taken:
+            later = self._deliveries[value] - held.delivery
+            require(not later, f"{what} was taken, though the message was delivered {later} times since")
+            require(not known.settled, f"{what} was taken, though it was settled")
+        else:
+            is_held = sure.lease == until and known.lease == until and sure.due == until and now < until
+            spared = value in self._may_be_settled or value in self._dead or not self.is_safe
+            require(not is_held or spared, f"{what} was refused, {until - now} ms before its lease ends")
+        return taken
+
+    def _weaken(self, value: bytes, due: int) -> None:
+        """A lease may end sooner than was made sure."""
+        sure = self._sure.get(value)
+        if sure is not None and sure.due > due:
+            self._sure[value] = replace(sure, due=due)
+
     def finish(self, value: bytes) -> None:
         """The queue took a message's settlement."""
         self._facts[value] = Fact(settled=True)
 
-    def requeue(self, value: bytes, due: int) -> None:
-        """The queue took a message back."""
-        self._facts[value] = Fact(attempts=self._attempts[value], due=due)
+    def requeue(self, value: bytes, due: int, attempt: int = 0) -> None:
+        """The queue took a message back, by a handle of an attempt that may be of an earlier life."""
+        self._weaken(value, due)
+        self._facts[value] = Fact(attempts=attempt or self._attempts[value], due=due)
 
     def start_purge(self, values: Iterable[bytes]) -> None:
         """These may be settled, being there while the queue is emptied."""
@@ -255,7 +316,9 @@ class QueueModel:
         return dict(self._facts)
 
     def flush(self, facts: dict[bytes, Fact]) -> None:
-        self._sure.update(facts)
+        for value, fact in facts.items():
+            # What was shortened meanwhile may be written by now, or not.
+            self._sure[value] = replace(fact, due=min(fact.due, self._facts.get(value, NOTHING).due))
 
     def end_life(self) -> None:
         """A life is over: what was not flushed may be forgotten (a stop flushes all, if the disk lets it), and what was

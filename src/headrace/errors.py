@@ -103,6 +103,14 @@ class InvalidQueueSetting(HeadraceError):
     """A queue's setting has an unknown name or a value that makes no sense."""
 
 
+class InvalidHandle(HeadraceError):
+    """The text is no handle of a leased message."""
+
+
+class TooManyLeases(HeadraceError):
+    """As many messages of the queue are leased, or as many receives wait for them, as may be."""
+
+
 # --- search -----------------------------------------------------------------------------------------------------------
 
 

@@ -32,6 +32,7 @@ from headrace.broker.queues.ledger import (
     IMAGE,
     IN_FLIGHT,
     LAST_IMAGE,
+    LEASED,
     NEVER,
     PAGE_CELLS,
     READY,
@@ -55,7 +56,7 @@ class Cell:
     attempts: int = 0
     owner: int = 0
     when: int = 0
-    """When it is due, or times out."""
+    """When it is due, or times out, or its lease ends."""
 
 
 class Model:
@@ -84,12 +85,13 @@ class Model:
         else:
             self.cells[offset] = Cell(READY, attempts)
 
-    def written(self, now: int) -> dict[int, tuple[int, int, bool]]:
-        """Attempts and due time of each message, and whether it is condemned, as a crash must leave them."""
+    def written(self, now: int) -> dict[int, tuple[int, int, int]]:
+        """Attempts and time of each message, and whether it is condemned or leased, as a crash must leave them."""
         found = {}
         for offset, cell in self.cells.items():
-            due = cell.when if cell.state == DEFERRED and cell.when > now else 0
-            found[offset] = (cell.attempts - (cell.state == IN_FLIGHT), due, cell.state in (CONDEMNED, STUCK))
+            due = cell.when if cell.state == LEASED or (cell.state == DEFERRED and cell.when > now) else 0
+            kind = {STUCK: CONDEMNED, CONDEMNED: CONDEMNED, LEASED: LEASED}.get(cell.state, READY)
+            found[offset] = (cell.attempts - (cell.state == IN_FLIGHT), due, kind)
         return found
 
 
@@ -113,13 +115,14 @@ class Replay:
             self.ledger, self._next = self._next, None
 
 
-def unsettled(ledger: Any, now: int) -> dict[int, tuple[int, int, bool]]:
+def unsettled(ledger: Any, now: int) -> dict[int, tuple[int, int, int]]:
     found = {}
     offset = ledger.next_unsettled(0)
     while offset >= 0:
         state, attempts, due = ledger.state_of(offset)
-        assert state in (READY, DEFERRED, CONDEMNED), "only these are written down"
-        found[offset] = (attempts, due if due > now else 0, state == CONDEMNED)
+        assert state in (READY, DEFERRED, CONDEMNED, LEASED), "only these are written down"
+        due = due if due > now or state == LEASED else 0
+        found[offset] = (attempts, due, state if state in (CONDEMNED, LEASED) else READY)
         offset = ledger.next_unsettled(offset + 1)
     return found
 
@@ -303,6 +306,50 @@ class LedgerMachine(RuleBasedStateMachine):
         assert self.ledger.touch(offset, cell.owner, cell.attempts, self.now + timeout)
         self.model.cells[offset] = replace(cell, when=self.now + timeout)
 
+    # --- leases ---
+
+    @rule(data=st.data(), time=st.sampled_from([1, 700, 20_000, 500_000_000]), wrong=st.booleans())
+    def lease(self, data: Any, time: int, wrong: bool) -> None:
+        offset = self.pick(data, IN_FLIGHT)
+        if offset is None:
+            return
+        cell = self.model.cells[offset]
+        assert self.ledger.lease(offset, cell.owner, cell.attempts + wrong, self.now + time) == (not wrong)
+        if not wrong:
+            self.model.cells[offset] = Cell(LEASED, cell.attempts, when=self.now + time)
+
+    @rule(
+        data=st.data(),
+        way=st.sampled_from(["finish", "extend", "return", "defer"]),
+        wrong=st.sampled_from(["", "", "", "attempt", "end", "offset"]),
+        time=st.sampled_from([1, 700, 500_000_000]),
+    )
+    def answer_lease(self, data: Any, way: str, wrong: str, time: int) -> None:
+        offset = self.pick(data, LEASED)
+        if offset is None:
+            return
+        cell = self.model.cells[offset]
+        which = (
+            self.ledger.cursor if wrong == "offset" else offset,
+            cell.attempts + (wrong == "attempt"),
+            cell.when + (wrong == "end"),
+        )
+        taken = {
+            "finish": lambda: self.ledger.finish_lease(*which),
+            "extend": lambda: self.ledger.extend_lease(*which, self.now + time),
+            "return": lambda: self.ledger.return_lease(*which, 0),
+            "defer": lambda: self.ledger.return_lease(*which, self.now + time),
+        }[way]()
+        assert taken == (not wrong)
+        if wrong:
+            return
+        if way == "finish":
+            del self.model.cells[offset]
+        elif way == "extend":
+            self.model.cells[offset] = replace(cell, when=self.now + time)
+        else:
+            self.model.give_back(offset, 0 if way == "return" else self.now + time, self.ledger.attempts_max)
+
     @rule(owner=OWNERS)
     def release(self, owner: int) -> None:
         mine = [offset for offset in self.model.all(IN_FLIGHT) if self.model.cells[offset].owner == owner]
@@ -318,6 +365,11 @@ class LedgerMachine(RuleBasedStateMachine):
         assert self.ledger.wake(self.now) == due
         for offset in due:
             model.cells[offset] = Cell(READY, model.cells[offset].attempts)
+        ended = [offset for offset in model.all(LEASED) if model.cells[offset].when <= self.now]
+        assert self.ledger.end_leases(self.now, ladder) == [(each, model.cells[each].attempts) for each in ended]
+        for offset in ended:
+            delay = ladder[min(model.cells[offset].attempts, len(ladder)) - 1] if ladder else 0
+            model.give_back(offset, self.now + delay if delay else 0, self.ledger.attempts_max)
         over = [offset for offset in model.all(IN_FLIGHT) if model.cells[offset].when <= self.now]
         expected = [(offset, model.cells[offset].owner, model.cells[offset].attempts) for offset in over]
         assert self.ledger.expire(self.now, ladder) == expected
@@ -327,7 +379,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule()
     def nobody_waits_longer_than_he_must(self) -> None:
-        moments = [cell.when for cell in self.model.cells.values() if cell.state in (IN_FLIGHT, DEFERRED)]
+        moments = [cell.when for cell in self.model.cells.values() if cell.state in (IN_FLIGHT, DEFERRED, LEASED)]
         assert self.ledger.next_time() <= min(moments, default=NEVER)
         if not moments:
             assert self.ledger.next_time() == NEVER
@@ -356,7 +408,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def settle(self, data: Any) -> None:
-        offset = self.pick(data, READY, IN_FLIGHT, DEFERRED, BLOCKED, CONDEMNED, STUCK)
+        offset = self.pick(data, READY, IN_FLIGHT, DEFERRED, BLOCKED, CONDEMNED, STUCK, LEASED)
         if offset is not None:
             assert self.ledger.settle(offset)
             assert not self.ledger.settle(offset)
@@ -541,7 +593,8 @@ class LedgerMachine(RuleBasedStateMachine):
         assert unsettled(found, self.now) == self.model.written(self.now)
         assert (found.floor, found.cursor) == (self.model.floor, self.model.cursor)
         assert list(found.pages) == sorted(found.pages)
-        assert found.ready + found.deferred + found.condemned == found.unsettled() == len(self.model.cells)
+        written_down = found.ready + found.deferred + found.condemned + found.leased
+        assert written_down == found.unsettled() == len(self.model.cells)
         assert found.next_time() <= min(
             (when for _, when, _ in self.model.written(self.now).values() if when), default=NEVER
         )
@@ -560,10 +613,10 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger.attempts_max = limit
         now = self.model.written(self.now)
         self.model.cells = {}
-        for offset, (attempts, due, condemned) in now.items():
+        for offset, (attempts, due, kind) in now.items():
             state = self.ledger.state_of(offset)
             due = due or state[2]
-            kind = CONDEMNED if condemned else DEFERRED if due else READY
+            kind = DEFERRED if due and kind == READY else kind
             self.model.cells[offset] = Cell(kind, attempts, when=due)
 
     # --- at all times ---
@@ -577,6 +630,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert (ledger.floor, ledger.cursor) == (model.floor, model.cursor)
         counts = (ledger.ready, ledger.in_flight, ledger.deferred, ledger.blocked, ledger.condemned, ledger.stuck)
         assert counts == tuple(map(model.count, (READY, IN_FLIGHT, DEFERRED, BLOCKED, CONDEMNED, STUCK)))
+        assert ledger.leased == model.count(LEASED)
         assert ledger.unsettled() == len(model.cells)
         for number, page in ledger.pages.items():
             assert page.done < PAGE_CELLS, f"page {number} is whole and still there"
@@ -593,7 +647,8 @@ class LedgerMachine(RuleBasedStateMachine):
             else:
                 assert (state, attempts) == (cell.state, cell.attempts)
                 assert owner == (cell.owner if cell.state == IN_FLIGHT else 0)
-                assert due == (cell.when if cell.state == DEFERRED else 0)
+                assert due == (cell.when if cell.state in (DEFERRED, LEASED) else 0)
+                assert ledger.lease_of(offset) == ((attempts, due) if cell.state == LEASED else (0, 0))
         assert ledger.state_of(ledger.cursor) == (READY, 0, 0)
         assert ledger.owner_of(ledger.cursor) == 0
 

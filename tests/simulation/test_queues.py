@@ -11,6 +11,7 @@ from tests.longer import LONGER, seeds
 from tests.simulation.campaigns import caught, failures
 
 from headrace.broker.durable import submit
+from headrace.broker.queues import leases as leases_module
 from headrace.broker.queues import queue as queue_module
 from headrace.broker.queues import queues as queues_module
 from headrace.broker.queues.state import Shard
@@ -94,7 +95,9 @@ def test_letters_that_are_sent_back_without_being_settled_are_caught(monkeypatch
 
     monkeypatch.setattr(queue_module.Queue, "settle_with", only_send)
     # The redrive that sends the second copy notices, or the consumer that gets it.
-    assert re.search(r"sent back twice|\+1@\w+ at \S+, attempt 1, came after attempt 1", violation())
+    assert re.search(
+        r"sent back twice|\+1@\w+ at \S+, attempt 1, came after attempt 1|was settled, and that", violation()
+    )
 
 
 def test_attempts_that_are_not_written_down_are_caught(monkeypatch):
@@ -107,4 +110,38 @@ def test_attempts_that_are_not_written_down_are_caught(monkeypatch):
         return taken
 
     monkeypatch.setattr(queue_module.Queue, "requeue", forgetful)
+    violation()
+
+
+def test_a_stale_handle_that_settles_a_later_attempt_is_caught(monkeypatch):
+    def find(self, handle):
+        lane = self._queue.lanes.get(handle.lane)
+        if lane is None or not lane.ledger.lease_of(handle.offset)[0]:
+            return None
+        return lane, lane.ledger.lease_of(handle.offset)[1]
+
+    def finish_many(self, handles):
+        (handle,) = handles
+        found = find(self, handle)
+        if found is None:
+            return [0]
+        lane, until = found
+        lane.ledger.finish_lease(handle.offset, lane.ledger.lease_of(handle.offset)[0], until)
+        self._queue.moved_up(lane)
+        return []
+
+    monkeypatch.setattr(leases_module.QueueLeases, "finish_many", finish_many)
+    assert "was taken" in violation()
+
+
+def test_leases_that_are_not_written_down_are_caught(monkeypatch):
+    take = leases_module.QueueLeases._take
+
+    def forgetful(self, lane, receiver, limit):
+        taken = take(self, lane, receiver, limit)
+        if taken:
+            lane.ledger.drain(1 << 20)
+        return taken
+
+    monkeypatch.setattr(leases_module.QueueLeases, "_take", forgetful)
     violation()

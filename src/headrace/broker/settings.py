@@ -117,6 +117,10 @@ class BrokerSettings(LogSettings, TopicLimits, NodeSettings):
     queue_flush_ms: int = setting(
         50, "How far what queues have settled may be behind on disk: what a crash can repeat.", least=1
     )
+    queue_leases_max: int = setting(
+        1_000_000, "Messages of one queue that may be leased at once; who wants more must settle some first.", least=1
+    )
+    queue_receives_max: int = setting(10_000, "Receives that may wait for messages of one queue at once.", least=1)
     queue_partitions_max: int = setting(
         2_000, "The most partitions of a topic that has queues: a queue looks at all of them.", least=1
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
@@ -24,7 +24,6 @@ from headrace.format.compression import AHEAD
 from headrace.log.interface import Chunk, Durability, Partition
 
 if TYPE_CHECKING:
-    from headrace.broker.queues.consumer import Consumer
     from headrace.broker.queues.queue import Queue
 
 READ_BYTES = 262_144
@@ -39,6 +38,18 @@ PARKED_MAX = 10_000
 PARKED_BYTES = 262_144
 
 log = structlog.get_logger("headrace.queues")
+
+
+class Claimer(Protocol):
+    """What takes messages from a lane."""
+
+    @property
+    def id(self) -> int:
+        """By which the ledger knows it."""
+
+    @property
+    def sample(self) -> int:
+        """How many of a hundred new messages it takes."""
 
 
 class QueueLane:
@@ -78,7 +89,12 @@ class QueueLane:
     def settled_below(self) -> int:
         """Everything below this offset is settled. After an unclean start that is not known until the lane is open: the
         log may have lost its end, and given the offsets to other messages."""
-        return self.ledger.floor if self.open or self.epoch == self.partition.epoch else 0
+        return self.ledger.floor if self.is_known else 0
+
+    @property
+    def is_known(self) -> bool:
+        """Whether what the ledger has is of the messages that the log has."""
+        return self.open or self.epoch == self.partition.epoch
 
     # --- coming and going ---
 
@@ -179,10 +195,30 @@ class QueueLane:
         """About how many messages could be handed out now."""
         return self.ledger.ready + max(0, self.partition.last_stable - self.ledger.cursor) if self.open else 0
 
-    def claim(self, consumer: Consumer, limit: int, deadline: int) -> Claimed | None:
-        """Messages for a consumer; None where there is none now. The queue is kicked when that changes."""
+    @property
+    def has_outstanding(self) -> bool:
+        """Whether messages are handed out, or wait for their time, and not settled."""
+        ledger = self.ledger
+        return bool(ledger.leased or ledger.in_flight or ledger.deferred)
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether messages are being read off the loop."""
+        return self._reading is not None
+
+    def watch(self) -> None:
+        """Have the queue kicked when a message comes."""
+        if self.open and self.ledger.cursor >= self.partition.last_stable:
+            self._wait()
+
+    def claim(self, consumer: Claimer, limit: int, deadline: int, in_order: bool = False) -> Claimed | None:
+        """Messages for a consumer; None where there is none now. The queue is kicked when that changes. `in_order`:
+        what has come back goes before everything that follows it."""
         if not self.open or self.arriving:
             return None
+        if in_order:
+            take = self._claim_again if self.ledger.ready else self._claim_fresh
+            return take(consumer, limit, deadline)
         # In turn, or a message that always comes back would keep everything behind it from a consumer of one at a time.
         self._fresh_first = not self._fresh_first
         if self._fresh_first:
@@ -196,7 +232,7 @@ class QueueLane:
                 return claimed
         return self._claim_fresh(consumer, limit, deadline)
 
-    def _claim_again(self, consumer: Consumer, limit: int, deadline: int) -> Claimed | None:
+    def _claim_again(self, consumer: Claimer, limit: int, deadline: int) -> Claimed | None:
         feed, ledger = self._again, self.ledger
         filled = -1
         while True:
@@ -227,7 +263,7 @@ class QueueLane:
                 return None
             filled = offset
 
-    def _claim_fresh(self, consumer: Consumer, limit: int, deadline: int) -> Claimed | None:
+    def _claim_fresh(self, consumer: Claimer, limit: int, deadline: int) -> Claimed | None:
         feed, ledger = self._fresh, self.ledger
         while ledger.cursor < self.partition.last_stable:
             before = ledger.cursor

@@ -10,11 +10,14 @@ the clock scans only the pages that are due.
 
 A cell: bits 0-2 the state, bit 3 whether it has changed since it was last written down, bits 4-19 the attempts; above
 them, for a deferred message, the time at which it is due (ms since 1970, 44 bits), and for one in flight its consumer
-(16 bits) and the low 28 bits of its deadline in ms, which is why no deadline may lie more than a day ahead.
+(16 bits) and the low 28 bits of its deadline in ms, which is why no deadline may lie more than a day ahead. One that is
+leased has no consumer: like a deferred one it has the whole time at which its lease ends, and whoever names the attempt
+and that time settles it.
 
-What is written down (`drain`, `begin`, `images`, `apply`) are runs of equal cells as varints. Being in flight is never
-written: after a crash such a message is ready again, with one attempt less than it had. One that is stuck (condemned,
-and refused by its dead-letter topic) is written as condemned: after a start it is tried again.
+What is written down (`drain`, `begin`, `images`, `apply`) are runs of equal cells as varints. A lease is written, and
+outlives the process. Being in flight is never written: after a crash such a message is ready again, with one attempt
+less than it had. One that is stuck (condemned, and refused by its dead-letter topic) is written as condemned: after a
+start it is tried again.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ DONE: int = 3
 BLOCKED: int = 4
 CONDEMNED: int = 5
 STUCK: int = 6
+LEASED: int = 7
 
 ATTEMPTS_MAX: int = 65_535
 OWNERS_MAX: int = 65_535
@@ -66,6 +70,9 @@ S_DONE = cython.declare(cython.ulonglong, 3)
 S_BLOCKED = cython.declare(cython.ulonglong, 4)
 S_CONDEMNED = cython.declare(cython.ulonglong, 5)
 S_STUCK = cython.declare(cython.ulonglong, 6)
+S_LEASED = cython.declare(cython.ulonglong, 7)
+# Looked for: a message in any state but done.
+UNSETTLED = cython.declare(cython.ulonglong, 8)
 ATTEMPTS_END = cython.declare(cython.longlong, 65_535)
 DUE_MAX = cython.declare(cython.longlong, (1 << 44) - 1)
 NUMBER_MAX = cython.declare(cython.ulonglong, (1 << 62) - 1)
@@ -89,11 +96,13 @@ class Page:
         self.blocked = 0
         self.condemned = 0
         self.stuck = 0
+        self.leased = 0
         self.done = 0
         self.dirty = False
-        # No message of the page times out, or is due, before these.
+        # No message of the page times out, is due, or comes back from its lease, before these.
         self.deadline = LATER
         self.due = LATER
+        self.lease_end = LATER
 
 
 @cython.final
@@ -112,6 +121,7 @@ class Ledger:
         self.blocked = 0
         self.condemned = 0
         self.stuck = 0
+        self.leased = 0
         self.moved = True
         """Floor or cursor have changed since they were last written down."""
         self.pages: dict[int, Any] = {}
@@ -174,9 +184,12 @@ class Ledger:
         elif old == S_CONDEMNED:
             page.condemned -= 1
             self.condemned -= 1
-        else:
+        elif old == S_STUCK:
             page.stuck -= 1
             self.stuck -= 1
+        else:
+            page.leased -= 1
+            self.leased -= 1
         if new == S_READY:
             page.ready += 1
             self.ready += 1
@@ -197,9 +210,12 @@ class Ledger:
         elif new == S_CONDEMNED:
             page.condemned += 1
             self.condemned += 1
-        else:
+        elif new == S_STUCK:
             page.stuck += 1
             self.stuck += 1
+        else:
+            page.leased += 1
+            self.leased += 1
         return 0
 
     @cython.cfunc
@@ -212,6 +228,7 @@ class Ledger:
         self.blocked -= page.blocked
         self.condemned -= page.condemned
         self.stuck -= page.stuck
+        self.leased -= page.leased
         self.pages.pop(page.number, None)
         if self.last is page:
             self.last = None
@@ -429,6 +446,120 @@ class Ledger:
             gap = 0
         return bytes(out)
 
+    # --- leases ---
+
+    @cython.cfunc
+    @cython.exceptval(-2, check=True)
+    def leased_as(self, offset: cython.longlong, attempt: cython.longlong, until: cython.longlong) -> cython.longlong:
+        """The index of a cell in its page if it is leased as that attempt until then, or -1."""
+        page: Page
+        cell: cython.ulonglong
+        index: cython.Py_ssize_t
+        if offset < self.floor or offset >= self.cursor:
+            return -1
+        page = self.find(offset >> SHIFT)
+        if page is None:
+            return -1
+        index = offset & INDEX
+        cell = page.cells[index]
+        if cell & STATE != S_LEASED:
+            return -1
+        moment: cython.longlong = cell >> DUE_SHIFT
+        if (cell >> ATTEMPT_SHIFT) & ATTEMPT_MASK != attempt or moment != until:
+            return -1
+        return index
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def put_lease(
+        self, page: Page, index: cython.Py_ssize_t, attempt: cython.longlong, until: cython.longlong
+    ) -> cython.int:
+        attempts: cython.ulonglong = attempt
+        moment: cython.ulonglong = until
+        self.change(page, index, ((moment & DUE_MASK) << DUE_SHIFT) | (attempts << ATTEMPT_SHIFT) | DIRTY | S_LEASED)
+        if until < page.lease_end:
+            page.lease_end = until
+        return 0
+
+    def lease(
+        self, offset: cython.longlong, owner: cython.longlong, attempt: cython.longlong, until: cython.longlong
+    ) -> bool:
+        """A message that is in flight to `owner` as that attempt is nobody's until then, but leased."""
+        index: cython.longlong = self.owned(offset, owner, attempt)
+        if index < 0:
+            return False
+        self.put_lease(self.find(offset >> SHIFT), index, attempt, until)
+        return True
+
+    def lease_of(self, offset: cython.longlong) -> tuple[int, int]:
+        """The attempt and the end of a message's lease; (0, 0) where it has none."""
+        page: Page = self.find(offset >> SHIFT)
+        if page is None or offset < self.floor or offset >= self.cursor:
+            return 0, 0
+        cell: cython.ulonglong = page.cells[offset & INDEX]
+        if cell & STATE != S_LEASED:
+            return 0, 0
+        return (cell >> ATTEMPT_SHIFT) & ATTEMPT_MASK, cell >> DUE_SHIFT
+
+    def extend_lease(
+        self, offset: cython.longlong, attempt: cython.longlong, until: cython.longlong, later: cython.longlong
+    ) -> bool:
+        """Let a lease end at another time, sooner or later; False where there is no such lease."""
+        index: cython.longlong = self.leased_as(offset, attempt, until)
+        if index < 0:
+            return False
+        self.put_lease(self.find(offset >> SHIFT), index, attempt, later)
+        return True
+
+    def finish_lease(self, offset: cython.longlong, attempt: cython.longlong, until: cython.longlong) -> bool:
+        """Settle a message by its lease; False where there is no such lease. Call `advance` after a run."""
+        index: cython.longlong = self.leased_as(offset, attempt, until)
+        if index < 0:
+            return False
+        self.change(self.find(offset >> SHIFT), index, S_DONE | DIRTY)
+        return True
+
+    def return_lease(
+        self, offset: cython.longlong, attempt: cython.longlong, until: cython.longlong, due: cython.longlong
+    ) -> bool:
+        """`requeue`, by a lease."""
+        index: cython.longlong = self.leased_as(offset, attempt, until)
+        if index < 0:
+            return False
+        self.give_back(self.find(offset >> SHIFT), index, attempt, due)
+        return True
+
+    def end_leases(self, now: cython.longlong, ladder: Any) -> list[tuple[int, int]]:
+        """`expire`, of leases: offset and attempt of each."""
+        found: list = []  # type: ignore[type-arg]
+        page: Page
+        index: cython.Py_ssize_t
+        cell: cython.ulonglong
+        until: cython.longlong
+        earliest: cython.longlong
+        attempt: cython.longlong
+        for page in self.pages.values():
+            if page.leased == 0 or page.lease_end > now:
+                continue
+            earliest = LATER
+            index = 0
+            while index < PAGE:
+                cell = page.cells[index]
+                if cell & STATE == S_LEASED:
+                    until = cell >> DUE_SHIFT
+                    if until <= now:
+                        attempt = (cell >> ATTEMPT_SHIFT) & ATTEMPT_MASK
+                        delay = delay_of(ladder, attempt)
+                        self.give_back(page, index, attempt, now + delay if delay else 0)
+                        found.append(((page.number << SHIFT) + index, attempt))
+                    elif until < earliest:
+                        earliest = until
+                index += 1
+            page.lease_end = earliest
+        return found
+
+    # --- time ---
+
     def release(self, owner: cython.longlong) -> list[int]:
         """A consumer has gone: what it had is ready again (or condemned). The offsets."""
         found: list = []  # type: ignore[type-arg]
@@ -524,16 +655,18 @@ class Ledger:
         return found
 
     def next_time(self) -> int:
-        """When `expire` or `wake` may next have something to do; NEVER where nothing waits."""
+        """When `expire`, `wake` or `end_leases` may next have something to do; NEVER where nothing waits."""
         earliest: cython.longlong = LATER
         page: Page
-        if self.in_flight == 0 and self.deferred == 0:
+        if self.in_flight == 0 and self.deferred == 0 and self.leased == 0:
             return earliest
         for page in self.pages.values():
             if page.in_flight and page.deadline < earliest:
                 earliest = page.deadline
             if page.deferred and page.due < earliest:
                 earliest = page.due
+            if page.leased and page.lease_end < earliest:
+                earliest = page.lease_end
         return earliest
 
     # --- looking for work ---
@@ -581,7 +714,7 @@ class Ledger:
 
     def next_unsettled(self, start: cython.longlong) -> int:
         """The first message from `start` on, below the cursor, that is not done; -1 where none is."""
-        return self.first(start, STATE)
+        return self.first(start, UNSETTLED)
 
     @cython.cfunc
     @cython.exceptval(-2, check=True)
@@ -603,7 +736,7 @@ class Ledger:
             if end > self.cursor:
                 end = self.cursor
             while offset < end:
-                if state == STATE:
+                if state == UNSETTLED:
                     if page.cells[offset & INDEX] & STATE != S_DONE:
                         return offset
                 elif page.cells[offset & INDEX] & STATE == state:
@@ -612,7 +745,7 @@ class Ledger:
         return -1
 
     def state_of(self, offset: cython.longlong) -> tuple[int, int, int]:
-        """State, attempts, and the time at which a deferred message is due (0 for others)."""
+        """State, attempts, and the time at which a deferred message is due or a lease ends (0 for others)."""
         if offset < self.floor:
             return 3, 0, 0
         if offset >= self.cursor:
@@ -622,7 +755,8 @@ class Ledger:
             return 3, 0, 0
         cell: cython.ulonglong = page.cells[offset & INDEX]
         state: cython.ulonglong = cell & STATE
-        return state, (cell >> ATTEMPT_SHIFT) & ATTEMPT_MASK, (cell >> DUE_SHIFT) if state == S_DEFERRED else 0
+        due: cython.ulonglong = cell >> DUE_SHIFT if state in (S_DEFERRED, S_LEASED) else 0
+        return state, (cell >> ATTEMPT_SHIFT) & ATTEMPT_MASK, due
 
     def owner_of(self, offset: cython.longlong) -> int:
         """The consumer to which a message is in flight; 0 where it is in flight to none."""
@@ -744,7 +878,7 @@ class Ledger:
     @cython.exceptval(-1)
     def unsettled(self) -> cython.Py_ssize_t:
         """Messages below the cursor that are not done."""
-        return self.ready + self.in_flight + self.deferred + self.blocked + self.condemned + self.stuck
+        return self.ready + self.in_flight + self.deferred + self.blocked + self.condemned + self.stuck + self.leased
 
     @cython.cfunc
     @cython.exceptval(-1)
@@ -952,7 +1086,7 @@ class Ledger:
         if kind == BEGIN:
             self.pages = {}
             self.last = None
-            self.ready = self.in_flight = self.deferred = self.blocked = self.condemned = self.stuck = 0
+            self.ready = self.in_flight = self.deferred = self.blocked = self.condemned = self.stuck = self.leased = 0
             self.dropped = []
             self.floor = floor
             self.cursor = cursor
@@ -1054,7 +1188,7 @@ class Ledger:
             due, at = get_varint(written, at)
             if gap > limit - offset or length > limit - offset - gap:
                 raise ValueError(f"a run of {length} in the state of a queue ends behind {limit}")
-            known = state in (S_READY, S_DEFERRED, S_DONE, S_CONDEMNED)
+            known = state in (S_READY, S_DEFERRED, S_DONE, S_CONDEMNED, S_LEASED)
             if not known or attempts > ATTEMPTS_END or due > DUE_MAX:
                 raise ValueError(f"the state of a queue has state {state}, attempt {attempts}, due at {due}")
             cell = (cython.cast(cython.ulonglong, due) << DUE_SHIFT) | (attempts << ATTEMPT_SHIFT) | state
@@ -1084,6 +1218,8 @@ class Ledger:
                 self.change(page, offset & INDEX, cell)
                 if state == S_DEFERRED and due < page.due:
                     page.due = due
+                elif state == S_LEASED and due < page.lease_end:
+                    page.lease_end = due
                 offset += 1
         return at
 
@@ -1114,7 +1250,7 @@ def as_written(cell: cython.ulonglong) -> cython.ulonglong:
     attempts: cython.ulonglong = (cell >> ATTEMPT_SHIFT) & ATTEMPT_MASK
     if state == S_DONE:
         return S_DONE
-    if state == S_DEFERRED:
+    if state in (S_DEFERRED, S_LEASED):
         return cell & ~DIRTY
     if state in (S_CONDEMNED, S_STUCK):
         return attempts << ATTEMPT_SHIFT | S_CONDEMNED

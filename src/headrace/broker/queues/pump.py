@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.queues.consumer import Consumer
 from headrace.broker.queues.lane import QueueLane
+from headrace.broker.queues.leases import LABEL
 from headrace.broker.queues.ledger import NEVER
 
 if TYPE_CHECKING:
@@ -45,14 +46,15 @@ class Pump:
 
     def kick(self) -> None:
         """Something may have changed what can be handed out: look in the next turn of the loop."""
-        if self._kicked is None and self._queue.consumers:
+        if self._kicked is None and (self._queue.consumers or self._queue.leases.receivers):
             self._kicked = asyncio.get_running_loop().call_soon(self._run)
 
     def _run(self) -> None:
         self._kicked = None
-        queue = self._queue
-        if queue.gone or queue.paused or self._queues.topic_paused(queue.topic.name):
+        if self._stands_still():
             return
+        if self._queue.leases.receivers and self._queue.leases.serve(TURN_MESSAGES // 2):
+            self.kick()
         left = TURN_MESSAGES
         now = self._clock.now_ms()
         while left > 0:
@@ -74,6 +76,15 @@ class Pump:
             if not served:
                 return
         self.kick()
+
+    def _stands_still(self) -> bool:
+        queue = self._queue
+        return queue.gone or queue.paused or self._queues.topic_paused(queue.topic.name)
+
+    def serve_leases(self) -> None:
+        """Hand messages to receives that wait, now."""
+        if not self._stands_still() and self._queue.leases.serve(TURN_MESSAGES):
+            self.kick()
 
     def _serve(self, consumer: Consumer, limit: int, now: int) -> int:
         """Give a consumer up to `limit` messages; how many it got."""
@@ -139,9 +150,19 @@ class Pump:
                 lane.block_followers([offset for offset, _, _ in expired])
                 woken = True
                 self._queue.changed(lane)
+            woken = self._end_leases(lane, now) or woken
         self.watch_clock()
         if woken:
             self.kick()
+
+    def _end_leases(self, lane: QueueLane, now: int) -> bool:
+        ended = lane.ledger.end_leases(now, self._queue.settings.backoff_ms)
+        for offset, attempt in ended:
+            self._timed_out(lane, offset, 0, attempt)
+        if ended:
+            lane.block_followers([offset for offset, _ in ended])
+            self._queue.changed(lane)
+        return bool(ended)
 
     def _timed_out(self, lane: QueueLane, offset: int, owner: int, attempt: int) -> None:
         self._queue.timed_out += 1
@@ -150,6 +171,6 @@ class Pump:
             consumer.in_flight -= 1
             consumer.timed_out += 1
             consumer.touched.pop((lane.index, offset), None)
-        label = consumer.label if consumer else ""
+        label = consumer.label if consumer else "" if owner else LABEL
         run = (offset, offset)
         self._queues.deliveries.note(self._queue, "timed-out", lane.index, [run], consumer=label, attempt=attempt)

@@ -17,6 +17,7 @@ from headrace.broker.queues import peek, state
 from headrace.broker.queues.consumer import Consumer, Sink
 from headrace.broker.queues.dead_letter_mover import DeadLetterMover
 from headrace.broker.queues.lane import QueueLane
+from headrace.broker.queues.leases import QueueLeases
 from headrace.broker.queues.ledger import CONDEMNED, DONE, OWNERS_MAX, READY, delay_of
 from headrace.broker.queues.parking import PARKING
 from headrace.broker.queues.peek import LOOK_BYTES, Peeked
@@ -40,6 +41,7 @@ class Figures:
     depth: int
     """Ready to be handed out."""
     in_flight: int
+    """Handed to a consumer, or leased."""
     deferred: int
     blocked: int
     """Waiting for another message of their key."""
@@ -92,6 +94,9 @@ class Queue:
         self._pump = Pump(self, queues)
         self.kick = self._pump.kick
         self.watch_clock = self._pump.watch_clock
+        self.wake_at = self._pump.wake_at
+        self.serve_leases = self._pump.serve_leases
+        self.leases = QueueLeases(self, queues)
         self._next_consumer = 1
 
     @property
@@ -117,7 +122,7 @@ class Queue:
                 lane.ledger.ready + max(0, lane.partition.last_stable - lane.ledger.cursor)
                 for lane in self.lanes.values()
             ),
-            in_flight=sum(ledger.in_flight for ledger in ledgers),
+            in_flight=sum(ledger.in_flight + ledger.leased for ledger in ledgers),
             deferred=sum(ledger.deferred for ledger in ledgers),
             blocked=sum(ledger.blocked for ledger in ledgers),
             condemned=condemned,
@@ -227,24 +232,34 @@ class Queue:
         lane = self.lanes.get(lane_index)
         if lane is None:
             return False
-        delay = delay_ms or delay_of(self.settings.backoff_ms, attempt)
-        due = self.runtime.clock.now_ms() + delay if delay > 0 else delay
+        due, delay = self.due_of(attempt, delay_ms)
         if not lane.ledger.requeue(offset, consumer.id, attempt, due):
             return False
         consumer.touched.pop((lane_index, offset), None)
+        self.returned(lane, offset, attempt, due, delay, error, consumer.label)
+        return True
+
+    def due_of(self, attempt: int, delay_ms: int) -> tuple[int, int]:
+        """When a message that is given back after an attempt is due, and the delay; 0: at once, by the retry ladder."""
+        delay = delay_ms or delay_of(self.settings.backoff_ms, attempt)
+        return self.runtime.clock.now_ms() + delay if delay > 0 else delay, delay
+
+    def returned(
+        self, lane: QueueLane, offset: int, attempt: int, due: int, delay_ms: int, error: str, label: str
+    ) -> None:
+        """A message was given back."""
         lane.block_followers((offset,))
-        if error and (len(self.errors) < ERRORS_MAX or (lane_index, offset) in self.errors):
-            self.errors[lane_index, offset] = error
+        if error and (len(self.errors) < ERRORS_MAX or (lane.index, offset) in self.errors):
+            self.errors[lane.index, offset] = error
         self.requeued += 1
         self._queues.deliveries.note(
-            self, "requeued", lane_index, [(offset, offset)], consumer=consumer.label, attempt=attempt, delay_ms=delay,
+            self, "requeued", lane.index, [(offset, offset)], consumer=label, attempt=attempt, delay_ms=delay_ms,
             error=error,
         )  # fmt: skip
         if due > 0:
-            self._pump.wake_at(due)
+            self.wake_at(due)
         self.changed(lane)
         self.kick()
-        return True
 
     def touch(self, consumer: Consumer, lane_index: int, offset: int, attempt: int) -> bool:
         """See `Consumer.touch`."""
@@ -392,6 +407,7 @@ class Queue:
         """Stop; with a reason, because the queue is no more."""
         self._pump.stop()
         self.dead_letters.stop()
+        self.leases.end_receives()
         for lane in self.lanes.values():
             lane.close()
         if reason:

@@ -58,6 +58,8 @@ class Queues:
         self.runtime = runtime
         self.unpacked_max = config.decompressed_max_bytes
         self.unpacking = unpacking
+        self.leases_max = config.queue_leases_max
+        self.receives_max = config.queue_receives_max
         self._log = log
         self._topics = topics
         self.deliveries = deliveries

@@ -18,8 +18,8 @@ from headrace.broker.queues.ledger import ATTEMPTS_MAX, TIMEOUT_MAX_MS
 from headrace.errors import InvalidQueue, InvalidQueueSetting
 
 EPHEMERAL = "#ephemeral"
-NAME = re.compile(r"[.a-zA-Z0-9_-]{1,64}(#ephemeral)?\Z")
-NAME_MAX = 64
+NAME_MAX = 255
+NAME = re.compile(rf"[.a-zA-Z0-9_-]{{1,{NAME_MAX}}}(#ephemeral)?\Z")
 BACKOFF_STEPS_MAX = 100
 DELAY_MAX_MS = 10 * 365 * 86_400_000
 LOOKAHEAD_LIMIT = 1_000_000

@@ -81,4 +81,14 @@ def filter_of(subscription: RocketMqSubscription) -> RecordFilter:
     return RecordFilter(lambda record: (tag := tag_of(record[4])) != "" and hash_tag(tag) in tags)
 
 
+def exact_filter_of(subscription: RocketMqSubscription) -> Callable[[Record], bool] | None:
+    """The filter of a subscription for readers that do not look again: tags are compared as text. None: all."""
+    if subscription.kind == SQL92:
+        return filter_of(subscription).accepts
+    if not subscription.tags:
+        return None
+    tags = frozenset(tag.strip() for tag in subscription.expression.split("||"))
+    return lambda record: tag_of(record[4]) in tags
+
+
 _ALL = RecordFilter(lambda _: True)

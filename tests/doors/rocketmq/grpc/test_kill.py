@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.doors.rocketmq.client import Raw
 from tests.doors.rocketmq.grpc.client import RawGrpc, Resource, message
-from tests.doors.rocketmq.grpc.test_receive import Consumer
+from tests.doors.rocketmq.grpc.test_receive import Consumer, handle_of
 from tests.doors.rocketmq.grpc.test_send import end, in_seconds, read_all
 from tests.serve_process import ServeProcess
 from tests.waiting import wait_until
@@ -40,27 +40,40 @@ def test_transactions_and_delays_outlive_a_kill(tmp_path: Path) -> None:
             assert {each.body for each in read_all(raw, "t")} == {b"kept", b"due"}
 
 
-def test_what_was_not_settled_comes_again_after_a_kill(tmp_path: Path) -> None:
+def test_leases_outlive_a_kill_and_a_stop(tmp_path: Path) -> None:
+    group = "g" * 100
     with ServeProcess(tmp_path / "data", "--rocketmq-grpc", "127.0.0.1:0", "--queue-flush-ms", "1") as serving:
-        first = Consumer(serving.addresses["rocketmq-grpc"], "g", "t")
+        first = Consumer(serving.addresses["rocketmq-grpc"], group, "t")
         with first.raw:
             for body in (b"settled", b"left", b"other"):
                 first.raw.send("t", body)
             found: dict[bytes, Any] = {}
 
             def receive() -> bool:
-                found.update({each.body: each for each in first.receive(wait=0.2)[1]})
+                found.update({each.body: each for each in first.receive(wait=0.2, invisible=3_600)[1]})
                 return len(found) == 3
 
             wait_until(receive)
             assert first.ack([found[b"settled"]]) == [Code.OK]
-        serving.kill()
+            # What was received and settled is written a little later than it is answered.
+            first.raw.send("t", b"last")
+            wait_until(lambda: first.bodies(wait=0.2) == [b"last"])
+            serving.kill()
         serving.start()
-        second = Consumer(serving.addresses["rocketmq-grpc"], "g", "t")
+        second = Consumer(serving.addresses["rocketmq-grpc"], group, "t")
         with second.raw:
-            again: set[bytes] = set()
-            # A settlement is written a little later than it is answered: one just before the kill may be lost.
-            left = {b"left", b"other"}
-            wait_until(lambda: again.update(each.body for each in second.receive(wait=0.2)[1]) or left <= again)
-            # A handle of before the kill settles nothing.
-            assert second.ack([found[b"left"]]) == [Code.INVALID_RECEIPT_HANDLE]
+            again = {each.body for each in second.receive(wait=0.5)[1]}
+            assert not again & {b"left", b"other"}
+            assert second.ack([found[b"left"]]) == [Code.OK]
+            code, shorter = second.change(handle_of(found[b"other"]), 3_000)
+            assert code == Code.OK
+            serving.stop()
+        serving.start()
+        third = Consumer(serving.addresses["rocketmq-grpc"], group, "t")
+        with third.raw:
+            assert third.receive(wait=0.5)[1] == []
+            assert third.change(handle_of(found[b"other"]), 0)[0] == Code.INVALID_RECEIPT_HANDLE
+            assert third.change(shorter, 0)[0] == Code.OK
+            (other,) = third.receive()[1]
+            assert (other.body, other.system_properties.delivery_attempt) == (b"other", 2)
+            assert third.ack([other]) == [Code.OK]

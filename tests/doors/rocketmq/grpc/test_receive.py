@@ -195,6 +195,18 @@ def test_a_message_that_fails_too_often_is_dead(
     assert consumer.receive(wait=0)[1] == []
 
 
+def test_sql92_and_long_names(broker: headrace.Broker, grpc_client: RawGrpc, topic: str) -> None:
+    for number in range(6):
+        grpc_client.send(topic, message(topic, b"%d" % number, user={"n": str(number)}))
+    consumer = Consumer(broker.rocketmq_grpc, "g" * 200, topic)
+    with consumer.raw:
+        consumer.expression = definition.FilterExpression(type=definition.SQL, expression="n > 2 AND n <> 4")
+        code, found = consumer.receive()
+        assert code == Code.OK
+        assert [each.body for each in found] == [b"3", b"5"]
+        assert consumer.ack(found) == [Code.OK] * 2
+
+
 def test_an_orderly_group_keeps_the_order_of_each_message_group(
     broker: headrace.Broker, grpc_client: RawGrpc, raw: Raw, group: str, topic: str
 ) -> None:
@@ -248,8 +260,8 @@ def test_what_is_wrong_with_a_receive_is_refused(consumer: Consumer, grpc_client
     assert consumer.receive(invisible=9)[0] == Code.ILLEGAL_INVISIBLE_TIME
     assert consumer.receive(invisible=43_201)[0] == Code.ILLEGAL_INVISIBLE_TIME
     assert consumer.receive(group=Resource(name="a b"))[0] == Code.ILLEGAL_CONSUMER_GROUP
-    assert consumer.receive(group=Resource(name="g" * 65))[0] == Code.ILLEGAL_CONSUMER_GROUP
-    sql = definition.FilterExpression(type=definition.SQL, expression="a > 3")
+    assert consumer.receive(group=Resource(name="g" * 256))[0] == Code.ILLEGAL_CONSUMER_GROUP
+    sql = definition.FilterExpression(type=definition.SQL, expression="a > ")
     assert consumer.receive(filter_expression=sql)[0] == Code.ILLEGAL_FILTER_EXPRESSION
     stranger = RawGrpc(consumer.raw.endpoints.addresses[0].host + ":" + str(consumer.raw.endpoints.addresses[0].port))
     with stranger:

@@ -6,9 +6,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from headrace.doors.door import DoorContext
+from headrace.doors.rocketmq.group_queues import GroupQueues
 from headrace.doors.rocketmq.grpc.clients import Clients
-from headrace.doors.rocketmq.grpc.group_queues import GroupQueues
-from headrace.doors.rocketmq.grpc.leases import Leases
 from headrace.doors.rocketmq.grpc.methods import Streaming, Unary
 from headrace.doors.rocketmq.grpc.receive import ReceiveHandlers
 from headrace.doors.rocketmq.grpc.renewals import Renewals
@@ -35,11 +34,10 @@ class Handlers:
         transactions = TransactionHandlers(broker)
         routes = RouteHandlers(broker, settings, topics, clients)
         send = SendHandlers(broker, settings, topics, clients, transactions)
-        self._queues = GroupQueues(broker, topics)
-        self._leases = Leases(broker)
-        self._renewals = Renewals(self._leases, clients, broker.runtime.clock)
-        self._telemetry = TelemetryHandlers(settings, clients, transactions, self._queues)
-        receive = ReceiveHandlers(broker.runtime.clock, clients, self._queues, self._leases, self._renewals, store_host)
+        queues = GroupQueues(broker)
+        self._renewals = Renewals(clients, broker.runtime.clock)
+        self._telemetry = TelemetryHandlers(settings, clients, transactions, queues)
+        receive = self._receive = ReceiveHandlers(broker, topics, clients, queues, self._renewals, store_host)
         self.unary: Mapping[str, Unary] = {
             "QueryRoute": routes.query_route,
             "QueryAssignment": routes.query_assignment,
@@ -59,7 +57,6 @@ class Handlers:
         await self._telemetry.telemetry(commands, context)
 
     def stop(self) -> None:
-        """End what waits; nothing is leased any more."""
+        """End what waits."""
         self._renewals.stop()
-        self._queues.stop()
-        self._leases.stop()
+        self._receive.stop()

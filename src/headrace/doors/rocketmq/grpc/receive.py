@@ -1,19 +1,20 @@
 """ReceiveMessage, AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue.
 
-A group's messages of a topic are those of a queue (`group_queues.py`), and what a consumer receives is leased
-(`leases.py`): a receipt handle is the handle of a lease, and is taken from any connection. The leases of a push
-consumer are renewed while it lives (`renewals.py`).
+A group's messages of a topic are those of a queue (`group_queues.py`), and what a consumer receives is leased: a
+receipt handle is the handle of a lease, and is taken from any connection. The leases of a push consumer are renewed
+while it lives (`renewals.py`).
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from headrace.broker.queues.queue import Queue
+from headrace.broker.broker import Broker
+from headrace.broker.queues import Handle, Lease, Queue, Wanted
+from headrace.doors.rocketmq.group_queues import GroupQueues
 from headrace.doors.rocketmq.grpc.clients import Clients
-from headrace.doors.rocketmq.grpc.group_queues import GroupQueues
-from headrace.doors.rocketmq.grpc.leases import Handle, Lease, Leases
 from headrace.doors.rocketmq.grpc.methods import Caller
 from headrace.doors.rocketmq.grpc.proto_messages import set_ms, to_ms, write_message
 from headrace.doors.rocketmq.grpc.protocol import Code, Proto, definition, service
@@ -21,11 +22,10 @@ from headrace.doors.rocketmq.grpc.renewals import RENEWED_MS, Renewals
 from headrace.doors.rocketmq.grpc.resources import group_of, read_filter, topic_of
 from headrace.doors.rocketmq.grpc.status import ResponseError, make_status, status_of
 from headrace.doors.rocketmq.messages import Host
-from headrace.doors.rocketmq.records import message_of, tag_of
-from headrace.doors.rocketmq.subscriptions import ALL
-from headrace.errors import HeadraceError
-from headrace.format.records import Record
-from headrace.runtime import Clock
+from headrace.doors.rocketmq.records import message_of
+from headrace.doors.rocketmq.subscriptions import exact_filter_of
+from headrace.doors.rocketmq.topics import RocketMqTopics
+from headrace.errors import HeadraceError, InvalidHandle, UnknownTopic
 
 _d: Any = definition
 _s: Any = service
@@ -41,19 +41,27 @@ class ReceiveHandlers:
 
     def __init__(
         self,
-        clock: Clock,
+        broker: Broker,
+        topics: RocketMqTopics,
         clients: Clients,
         queues: GroupQueues,
-        leases: Leases,
         renewals: Renewals,
         store_host: Callable[[], Host],
     ) -> None:
-        self._clock = clock
+        self._broker = broker
+        self._clock = broker.runtime.clock
+        self._topics = topics
         self._clients = clients
         self._queues = queues
-        self._leases = leases
         self._renewals = renewals
         self._store_host = store_host
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Let those return that wait."""
+        self._stopping.set()
+        for queue in self._broker.queues.all():
+            queue.leases.end_receives()
 
     # --- receiving ----------------------------------------------------------------------------------------------------
 
@@ -77,19 +85,32 @@ class ReceiveHandlers:
     async def _receive(self, caller: Caller, request: Proto) -> list[Lease]:
         self._clients.get(caller)
         name, group = topic_of(request.message_queue.topic), group_of(request.group)
-        accepts = _filter(request.filter_expression)
+        accepts = exact_filter_of(read_filter(request.filter_expression))
         invisible_ms = RENEWED_MS if request.auto_renew else _invisible_ms(request.invisible_duration, INVISIBLE_MIN_MS)
         wait_ms = POLL_MAX_MS
         if request.HasField("long_polling_timeout"):
             wait_ms = min(max(to_ms(request.long_polling_timeout), 0), POLL_MAX_MS)
         wait_ms = min(wait_ms, caller.wait_max_ms)
-        queue = await self._queues.open(name, group, wait_ms)
-        if queue is None:
+        queue = await self._open(name, group, wait_ms)
+        if queue is None or self._stopping.is_set():
             return []
-        leases = await self._leases.receive(queue, request.batch_size, invisible_ms, wait_ms, accepts=accepts)
+        wanted = Wanted(max(1, request.batch_size), invisible_ms, accepts, is_renewed=request.auto_renew)
+        leases = await queue.leases.receive(wanted, wait_ms)
         if request.auto_renew:
-            self._renewals.add(caller.client_id, [lease.handle for lease in leases])
+            self._renewals.add(caller.client_id, queue, [lease.handle for lease in leases])
         return leases
+
+    async def _open(self, name: str, group: str, wait_ms: int) -> Queue | None:
+        """The queue of a group; None where the topic did not come within `wait_ms` to be. Raises a HeadraceError."""
+        found = self._topics.find(name)
+        if found is None and self._broker.config.auto_create_topics:
+            try:
+                await asyncio.wait_for(self._stopping.wait(), wait_ms / 1_000)
+            except TimeoutError:
+                return None
+        if found is None:
+            raise UnknownTopic(f"the topic {name} does not exist. Create it first.")
+        return await self._queues.open(found, group)
 
     def _write(self, lease: Lease, request: Proto) -> Proto:
         handle = lease.handle
@@ -105,7 +126,7 @@ class ReceiveHandlers:
 
     async def acknowledge(self, caller: Caller, request: Proto) -> Proto:
         """AckMessage: each entry has a status of its own."""
-        queue = self._queue(request)
+        queue = await self._queue(request)
         if not 0 < len(request.entries) <= ACKS_MAX:
             raise ResponseError(
                 Code.BAD_REQUEST, f"a request has 1 to {ACKS_MAX} entries (this one has {len(request.entries)})"
@@ -114,11 +135,11 @@ class ReceiveHandlers:
         handles, places = [], []
         for place, entry in enumerate(request.entries):
             try:
-                handles.append(self._handle(queue, entry.receipt_handle))
+                handles.append(_handle(queue, entry.receipt_handle))
                 places.append(place)
             except HeadraceError as error:
                 statuses[place] = status_of(error)
-        for stale in self._leases.acknowledge_many(handles):
+        for stale in queue.leases.finish_many(handles):
             statuses[places[stale]] = _STALE
         for handle in handles:
             self._renewals.forget(handle)
@@ -132,8 +153,13 @@ class ReceiveHandlers:
 
     async def change_invisible(self, caller: Caller, request: Proto) -> Proto:
         """ChangeInvisibleDuration: the handle of the answer takes the place of the one that came."""
-        handle = self._handle(self._queue(request), request.receipt_handle)
-        changed = self._leases.change_visibility(handle, _invisible_ms(request.invisible_duration, 0))
+        queue = await self._queue(request)
+        handle = _handle(queue, request.receipt_handle)
+        invisible_ms = _invisible_ms(request.invisible_duration, 0)
+        if invisible_ms:
+            changed = queue.leases.extend(handle, invisible_ms)
+        else:
+            changed = handle if queue.leases.give_back(handle) else None
         self._renewals.forget(handle)
         if changed is None:
             return _s.ChangeInvisibleDurationResponse(status=_STALE)
@@ -141,28 +167,27 @@ class ReceiveHandlers:
 
     async def forward(self, caller: Caller, request: Proto) -> Proto:
         """ForwardMessageToDeadLetterQueue."""
-        handle = self._handle(self._queue(request), request.receipt_handle)
-        is_taken = self._leases.reject(handle, f"forwarded by its consumer after {request.delivery_attempt} tries")
+        queue = await self._queue(request)
+        handle = _handle(queue, request.receipt_handle)
+        is_taken = queue.leases.reject(handle, f"forwarded by its consumer after {request.delivery_attempt} tries")
         self._renewals.forget(handle)
         return _s.ForwardMessageToDeadLetterQueueResponse(status=make_status() if is_taken else _STALE)
 
-    def _queue(self, request: Proto) -> Queue:
+    async def _queue(self, request: Proto) -> Queue:
         """The queue of a group. Raises ResponseError where it has received nothing yet."""
         name, group = topic_of(request.topic), group_of(request.group)
-        queue = self._queues.find(name, group)
+        queue = await self._queues.find(name, group)
         if queue is None:
-            raise ResponseError(
-                Code.INVALID_RECEIPT_HANDLE,
-                f"the group {group} has received nothing of the topic {name}",
-            )
+            raise InvalidHandle(f"the group {group} has received nothing of the topic {name}")
         return queue
 
-    def _handle(self, queue: Queue, text: str) -> Handle:
-        """A handle of a queue, as it stands after its last renewal. Raises InvalidHandle or ResponseError."""
-        handle = Handle.decode(text)
-        if handle.queue != queue.id:
-            raise ResponseError(Code.INVALID_RECEIPT_HANDLE, "the receipt handle is that of another group or topic")
-        return self._renewals.current(handle)
+
+def _handle(queue: Queue, text: str) -> Handle:
+    """A handle of a queue. Raises InvalidHandle."""
+    handle = Handle.decode(text)
+    if handle.queue != queue.id:
+        raise InvalidHandle("the receipt handle is that of another group or topic")
+    return handle
 
 
 _STALE = make_status(Code.INVALID_RECEIPT_HANDLE, "receipt handle is expired: the message is settled, or another's now")
@@ -175,11 +200,3 @@ def _invisible_ms(duration: Proto, least: int) -> int:
     if milliseconds > INVISIBLE_MAX_MS:
         raise ResponseError(Code.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is too large. max is {INVISIBLE_MAX_MS}")
     return milliseconds
-
-
-def _filter(expression: Proto) -> Callable[[Record], bool] | None:
-    """Which messages a consumer wants; None: all. Clients do not look again, so the text of tags is compared."""
-    if read_filter(expression).expression == ALL:
-        return None
-    tags = frozenset(tag.strip() for tag in expression.expression.split("||"))
-    return lambda record: tag_of(record[4]) in tags

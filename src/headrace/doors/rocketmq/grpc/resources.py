@@ -13,10 +13,11 @@ from headrace.doors.rocketmq import errors
 from headrace.doors.rocketmq.grpc.protocol import Code, Proto, definition
 from headrace.doors.rocketmq.grpc.status import ResponseError
 from headrace.doors.rocketmq.names import log_name
-from headrace.doors.rocketmq.subscriptions import TAG, parse_subscription
+from headrace.doors.rocketmq.subscriptions import SQL92, TAG, parse_subscription
 
 _d: Any = definition
 GROUP_MAX = 255
+_KINDS = {_d.FILTER_TYPE_UNSPECIFIED: TAG, _d.TAG: TAG, _d.SQL: SQL92}
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 
 
@@ -40,7 +41,7 @@ def group_of(resource: Proto) -> str:
 
 def read_filter(expression: Proto) -> RocketMqSubscription:
     """What a consumer wants of a topic. Raises ResponseError."""
-    kind = TAG if expression.type in (_d.TAG, _d.FILTER_TYPE_UNSPECIFIED) else _d.FilterType.Name(expression.type)
+    kind = _KINDS.get(expression.type) or f"{expression.type}"
     try:
         return parse_subscription(expression.expression, kind)
     except errors.ResponseError as error:

@@ -14,8 +14,8 @@ import grpc
 import structlog
 
 from headrace.broker.groups.rocketmq_group import RocketMqSubscription
+from headrace.doors.rocketmq.group_queues import GroupQueues
 from headrace.doors.rocketmq.grpc.clients import Clients, Stream
-from headrace.doors.rocketmq.grpc.group_queues import GroupQueues
 from headrace.doors.rocketmq.grpc.methods import Caller, find_caller, parse
 from headrace.doors.rocketmq.grpc.proto_messages import set_ms
 from headrace.doors.rocketmq.grpc.protocol import Code, Proto, definition, service

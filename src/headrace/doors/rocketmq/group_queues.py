@@ -8,56 +8,39 @@ otherwise keeps the settings that it has, unless such a tool has given the group
 
 from __future__ import annotations
 
-import asyncio
-
 from headrace.broker.broker import Broker
-from headrace.broker.queues.queue import Queue
-from headrace.broker.queues.settings import NAME_MAX
+from headrace.broker.queues import Queue
 from headrace.broker.rocketmq.subscription_groups import RETRIES_MAX
-from headrace.doors.rocketmq.grpc.protocol import Code
-from headrace.doors.rocketmq.grpc.status import ResponseError
 from headrace.doors.rocketmq.names import dead_letter_topic, log_name
-from headrace.doors.rocketmq.topics import RocketMqTopics
-from headrace.log.interface import EARLIEST
+from headrace.errors import InvalidQueue
+from headrace.log.interface import EARLIEST, Topic
 
 
 class GroupQueues:
     """Finds and makes the queues of groups."""
 
-    def __init__(self, broker: Broker, topics: RocketMqTopics) -> None:
+    def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._topics = topics
-        self._stopping = asyncio.Event()
-
-    def stop(self) -> None:
-        """Let those return that wait for a topic."""
-        self._stopping.set()
 
     async def load(self) -> None:
         """Know the settings of groups. Raises StorageFailed."""
         await self._broker.rocketmq.load()
 
-    def find(self, topic: str, group: str) -> Queue | None:
-        """The queue of a group, if it is there."""
-        return self._broker.queues.get(log_name(topic), _queue_name(group))
+    async def find(self, topic: str, group: str) -> Queue | None:
+        """The queue of a group, open, if it is there. Raises a HeadraceError."""
+        queue = self._broker.queues.get(log_name(topic), queue_name(group))
+        if queue is not None and not _is_open(queue):
+            await self._broker.queues.open(queue)
+        return queue
 
-    async def open(self, topic: str, group: str, wait_ms: int) -> Queue | None:
-        """The queue of a group, made if it is missing; None where the topic did not come within `wait_ms` to be.
-        Raises a HeadraceError."""
-        found = self._topics.find(topic)
-        if found is None and self._broker.config.auto_create_topics:
-            try:
-                await asyncio.wait_for(self._stopping.wait(), wait_ms / 1_000)
-            except TimeoutError:
-                return None
-        if found is None:
-            raise ResponseError(Code.TOPIC_NOT_FOUND, f"the topic {topic} does not exist. Create it first.")
-        queues, name = self._broker.queues, _queue_name(group)
-        queue = queues.get(found.name, name)
+    async def open(self, topic: Topic, group: str) -> Queue:
+        """The queue of a group, made if it is missing. Raises a HeadraceError."""
+        queues, name = self._broker.queues, queue_name(group)
+        queue = queues.get(topic.name, name)
         is_new = queue is None
-        if queue is None or not all(lane.open for lane in queue.lanes.values()):
+        if queue is None or not _is_open(queue):
             await self.load()
-            queue = await queues.ensure(found, name, EARLIEST)
+            queue = await queues.ensure(topic, name, EARLIEST)
         wanted: dict[str, object] = {}
         if is_new:
             wanted["dead_letter_topic"] = log_name(dead_letter_topic(group))
@@ -78,11 +61,12 @@ class GroupQueues:
         return max(RETRIES_MAX if settings is None else settings.retries_max, 0) + 1
 
 
-def _queue_name(group: str) -> str:
-    name = group.replace("%", ".").replace("|", ".7C.")
-    if len(name) > NAME_MAX:
-        raise ResponseError(
-            Code.ILLEGAL_CONSUMER_GROUP,
-            f"the group {group[:40]!r} has more than the {NAME_MAX} characters of a group that receives",
-        )
-    return name
+def queue_name(group: str) -> str:
+    """The name of a group's queues. Raises InvalidQueue."""
+    if "%7C%" in group:
+        raise InvalidQueue(f"{group[:40]!r} would be taken for another group: choose a name without %7C%")
+    return group.replace("%", ".").replace("|", ".7C.")
+
+
+def _is_open(queue: Queue) -> bool:
+    return all(lane.open for lane in queue.lanes.values())
