@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import socket
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from importlib import import_module
 from typing import Any
@@ -72,8 +73,8 @@ class Admin:
 
         return len(self.ask("metadata", 8, make).brokers)
 
-    def create(self, topic: str, partitions: int, settings: dict[str, str]) -> None:
-        """Make a topic and wait until each of its partitions answers."""
+    def create(self, topic: str, partitions: int, settings: dict[str, str], replicas: Sequence[int] = ()) -> None:
+        """Make a topic and wait until each of its partitions answers; `replicas` has the nodes of each of them."""
         self.ask(
             "create_topics",
             5,
@@ -81,9 +82,14 @@ class Admin:
                 topics=(
                     of.CreatableTopic(
                         name=topic,
-                        num_partitions=i32(partitions),
-                        replication_factor=i16(1),
-                        assignments=(),
+                        num_partitions=i32(-1 if replicas else partitions),
+                        replication_factor=i16(-1 if replicas else 1),
+                        assignments=tuple(
+                            of.CreatableReplicaAssignment(
+                                partition_index=i32(index), broker_ids=tuple(map(i32, replicas))
+                            )
+                            for index in range(partitions if replicas else 0)
+                        ),
                         configs=tuple(
                             of.CreatableTopicConfig(name=key, value=value) for key, value in settings.items()
                         ),

@@ -7,10 +7,11 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.peers import Server, cpu_between, cpu_seconds
+from bench.peers import Server, cpu_between, cpu_of_all
 
 SECONDS = 300
 # A server that takes less than this share of a core has nothing to do; how long that is waited for.
@@ -72,13 +73,13 @@ class Generator:
         self._process.communicate()
 
 
-def settle(pid: int) -> None:
+def settle(pids: Sequence[int]) -> None:
     """Wait until the server has nothing left to do of what came before, such as giving back the room of a topic."""
     until = time.monotonic() + SETTLE_SECONDS
-    before = cpu_seconds(pid)
+    before = cpu_of_all(pids)
     while time.monotonic() < until:
         time.sleep(LOOK_SECONDS)
-        now = cpu_seconds(pid)
+        now = cpu_of_all(pids)
         if cpu_between(before, now) < IDLE * LOOK_SECONDS:
             return
         before = now
@@ -91,12 +92,12 @@ def measure(peer: Server, *specs: dict[str, Any], load: str = "bench.load") -> M
         generators.extend(Generator(peer, load, **spec) for spec in specs)
         # What the last server left to write must not slow this one down, nor what this one still has to tidy up.
         os.sync()
-        settle(peer.pid)
-        before = cpu_seconds(peer.pid)
+        settle(peer.pids)
+        before = cpu_of_all(peer.pids)
         for generator in generators:
             generator.go()
         results = [generator.result() for generator in reversed(generators)][::-1]
-        return Measured(results, cpu_between(before, cpu_seconds(peer.pid)))
+        return Measured(results, cpu_between(before, cpu_of_all(peer.pids)))
     finally:
         for generator in generators:
             generator.close()

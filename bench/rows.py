@@ -81,7 +81,7 @@ class Topic:
     def __enter__(self) -> Topic:
         with Admin("127.0.0.1", self.peer.port) as admin:
             for name in self.names:
-                admin.create(name, self.width, self.settings)
+                admin.create(name, self.width, self.settings, self.peer.replicas)
         return self
 
     def __exit__(self, *_: object) -> None:

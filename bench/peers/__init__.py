@@ -6,6 +6,7 @@ import os
 import random
 import socket
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -34,12 +35,18 @@ class Server(Protocol):
     @property
     def pid(self) -> int: ...
 
+    @property
+    def pids(self) -> list[int]:
+        """The processes whose work is the server's."""
+
 
 class Peer(Server, Protocol):
     """One that speaks Kafka's protocol."""
 
     durable: dict[str, dict[str, str]]
     """The topic settings by which an acknowledgement means `sync` or `async`."""
+    replicas: Sequence[int]
+    """The nodes that have each partition, the leader first; none where there is one."""
 
 
 # The descriptors that keep ports for this process, until it ends.
@@ -66,10 +73,10 @@ def free_port() -> int:
         return port
 
 
-def has_metadata(port: int) -> bool:
-    """Whether a server that speaks Kafka's protocol names a broker. Raises OSError while it does not answer."""
+def has_metadata(port: int, brokers: int = 1) -> bool:
+    """Whether a server that speaks Kafka's protocol names so many brokers. Raises OSError while it does not answer."""
     with Admin("127.0.0.1", port, 5) as admin:
-        return bool(admin.brokers())
+        return admin.brokers() >= brokers
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -93,6 +100,14 @@ def cpu_seconds(pid: int) -> dict[str, int]:
             continue  # The thread has ended since it was listed.
         for child in children:
             found |= cpu_seconds(int(child))
+    return found
+
+
+def cpu_of_all(pids: Sequence[int]) -> dict[str, int]:
+    """The same of several processes."""
+    found: dict[str, int] = {}
+    for pid in pids:
+        found |= cpu_seconds(pid)
     return found
 
 

@@ -204,7 +204,7 @@ def _has_leader(member: Member) -> bool:
     asked = urllib.request.Request(f"{member.client_url}/v3/maintenance/status", data=b"{}", method="POST")
     try:
         with urllib.request.urlopen(asked, timeout=5) as answer:
-            return json.load(answer).get("leader", "0") != "0"
+            return bool(json.load(answer).get("leader", "0") != "0")
     except OSError:
         return False
 

@@ -53,7 +53,7 @@ class Kafka(Process):
             [self._java, *HEAP, "-cp", self._classpath, "kafka.Kafka", str(properties)],
             cwd=folder,
             # A descriptor for each partition.
-            preexec_fn=_raise_limit,
+            preexec_fn=raise_limit,
         )
         self.wait_until(lambda: has_metadata(self.port))
         return time.monotonic() - begin
@@ -71,6 +71,7 @@ class Kafka(Process):
         return done.stdout
 
 
-def _raise_limit() -> None:
+def raise_limit() -> None:
+    """Let a process that is about to begin open as many files as it may."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ class Process:
     """What all servers that are measured have in common."""
 
     name: str
+    replicas: Sequence[int] = ()
+    """The nodes that have each partition, the leader first; none where there is one."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -27,6 +29,11 @@ class Process:
     @property
     def pid(self) -> int:
         return self._running[-1].pid
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes whose work is the server's."""
+        return [self.pid]
 
     @property
     def folder(self) -> Path:

@@ -1,0 +1,146 @@
+"""Three nodes on one machine that copy each other's messages: a group of Headrace with its etcd, and a Kafka."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib.metadata import version
+
+from bench.peers import free_port, has_metadata
+from bench.peers.etcd import EtcdPeers
+from bench.peers.kafka import Kafka, raise_limit
+from bench.peers.process import Process
+
+NODES = (1, 2, 3)
+
+PROPERTIES = """\
+process.roles=broker,controller
+node.id={node}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+controller.quorum.voters={voters}
+log.dirs={data}
+default.replication.factor=3
+min.insync.replicas=2
+offsets.topic.replication.factor=3
+transaction.state.log.replication.factor=3
+transaction.state.log.min.isr=2
+share.coordinator.state.topic.replication.factor=3
+share.coordinator.state.topic.min.isr=2
+group.initial.rebalance.delay.ms=0
+log.segment.delete.delay.ms=1000
+"""
+HEAP = ["-Xmx1g", "-Xms1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"]
+
+
+class Nodes(Process):
+    """What both have in common: node 1 leads all partitions, until it is killed."""
+
+    replicas = NODES
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ports: dict[int, int] = {}
+
+    @property
+    def pids(self) -> list[int]:
+        return [each.pid for each in self._running]
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
+
+    def kill_leader(self) -> None:
+        """kill -9 of node 1."""
+        self._running[0].send_signal(signal.SIGKILL)
+        self._running[0].wait()
+
+
+class HeadraceGroup(Nodes):
+    """Raises Missing where there is no etcd. The CPU time of etcd counts, too."""
+
+    name = "Headrace"
+    version = version("headrace")
+    # A group syncs every frame, also those of `async` topics.
+    durable = {"sync": {"durability": "sync"}, "async": {"durability": "async"}}  # noqa: RUF012
+
+    def start(self) -> float:
+        folder = self.make_folder()
+        self._etcd = EtcdPeers(1, folder / "etcd")
+        self._etcd.start()
+        self._etcd.wait()
+        url = f"etcd://{self._etcd.members[0].address}/bench"
+        command = [sys.executable, "-m", "headrace.cli"]
+        beginning = [*command, "cluster", "init", "--cluster", url, *map(str, NODES)]
+        subprocess.run(beginning, check=True, stdout=subprocess.DEVNULL)
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
+        begin = time.monotonic()
+        for node in NODES:
+            self.ports[node] = free_port()
+            flags = ["--cluster", url, "--node-id", str(node), "--peer", f"127.0.0.1:{free_port()}"]
+            flags += ["--data", str(folder / str(node)), "--kafka", f"127.0.0.1:{self.ports[node]}"]
+            for door in ("http", "nsq", "nsq-http", "lookup", "lookup-http", "rocketmq", "rocketmq-namesrv"):
+                flags += [f"--{door}", "off"]
+            flags += ["--rocketmq-grpc", "off", "--log-level", "warning"]
+            self.run([*command, "serve", *flags], env=environment)
+        self.port = self.ports[1]
+        status = [*command, "cluster", "status", "--json", "--cluster", url]
+        self.wait_until(lambda: _is_whole(subprocess.run(status, check=True, capture_output=True).stdout))
+        self.wait_until(lambda: all(has_metadata(port, len(NODES)) for port in self.ports.values()))
+        return time.monotonic() - begin
+
+    @property
+    def pids(self) -> list[int]:
+        return [*super().pids, *(each.process.pid for each in self._etcd.members if each.process is not None)]
+
+    def stop(self) -> None:
+        if self.port:
+            self._etcd.stop()
+        super().stop()
+
+
+def _is_whole(status: bytes) -> bool:
+    """Whether the first node leads, and all are in sync."""
+    group = json.loads(status)["group"]
+    return group["leader"] is not None and group["leader"]["node"] == NODES[0] and len(group["isr"]) == len(NODES)
+
+
+class KafkaGroup(Nodes, Kafka):
+    """Raises Missing where there is no Java or no way to Kafka's jars."""
+
+    def __init__(self) -> None:
+        Nodes.__init__(self)
+        Kafka.__init__(self)
+
+    def start(self) -> float:
+        folder = self.make_folder()
+        controllers = {node: free_port() for node in NODES}
+        voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in controllers.items())
+        identity = self._tool("random-uuid").strip().splitlines()[-1]
+        begin = time.monotonic()
+        for node in NODES:
+            self.ports[node] = free_port()
+            properties = folder / f"{node}.properties"
+            properties.write_text(
+                PROPERTIES.format(
+                    node=node,
+                    port=self.ports[node],
+                    controller=controllers[node],
+                    voters=voters,
+                    data=folder / str(node),
+                )
+            )
+            self._tool("format", "-t", identity, "-c", str(properties))
+            self.run(
+                [self._java, *HEAP, "-cp", self._classpath, "kafka.Kafka", str(properties)],
+                cwd=folder,
+                preexec_fn=raise_limit,
+            )
+        self.port = self.ports[1]
+        self.wait_until(lambda: all(has_metadata(port, len(NODES)) for port in self.ports.values()))
+        return time.monotonic() - begin
