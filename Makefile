@@ -9,7 +9,7 @@ KERNELS := $(shell sed -nE 's/^    "(src.*[.]py)",$$/\1/p' setup.py)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve test lint docs bench bench-queues bench-framework simulate java go node etcd spark cluster long clean
+.PHONY: help install demo cluster-demo serve test lint docs bench bench-queues bench-replicas bench-framework simulate java go node etcd spark cluster long clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -27,6 +27,10 @@ $(INSTALLED): pyproject.toml setup.py $(KERNELS)
 
 demo: install  ## a broker and four scenarios through it, every number checked
 	$(BIN)/headrace demo
+
+cluster-demo: install  ## three nodes and an etcd: leaders killed, handed over and stopped, every number checked
+	$(BIN)/python -m bench.peers.etcd
+	$(BIN)/python -m examples.cluster_demo
 
 serve: install  ## a broker on 127.0.0.1:9092 with its data under ./data
 	$(BIN)/headrace serve --data ./data
@@ -49,6 +53,10 @@ bench: install bench-queues  ## all benchmarks, beside a real Apache Kafka where
 
 bench-queues: install  ## queues, beside RabbitMQ where it is installed and nsqd where NSQD=path gives one
 	$(BIN)/python -m bench.queues
+
+bench-replicas: install  ## three replicas, beside a Kafka of three nodes where there is Java
+	$(BIN)/python -m bench.peers.etcd
+	$(BIN)/python -m bench.replicas
 
 bench-framework: install  ## the framework, beside confluent-kafka and FastStream
 	$(PIP) -e ".[bench]"

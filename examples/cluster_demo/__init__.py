@@ -1,0 +1,1 @@
+"""`make cluster-demo`: a group of three nodes, what faults do to it, and what clients see of them."""
