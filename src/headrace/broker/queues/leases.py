@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from headrace.broker.queues.queues import Queues
 
 RECEIVE_MAX = 32
+# About how many bytes of messages one receive gets.
+RECEIVE_BYTES = 1_048_576
 LABEL = "lease"
 # A receive that may not wait waits so long for messages that are being read.
 READ_MS = 100
@@ -114,12 +116,13 @@ _OWNER = _Owner()
 class _Receiver:
     """A receive under way."""
 
-    __slots__ = ("done", "got", "is_served", "wanted")
+    __slots__ = ("done", "got", "is_served", "size", "wanted")
 
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted
         self.got: list[Lease] = []
         self.is_served = False
+        self.size = 0
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def finish(self) -> None:
@@ -227,7 +230,7 @@ class QueueLeases:
                 receiver.finish()
                 return 0
             limit = min(wanted.limit, RECEIVE_MAX)
-            while (left := min(limit - len(receiver.got), room - taken)) > 0:
+            while (left := min(limit - len(receiver.got), room - taken)) > 0 and receiver.size < RECEIVE_BYTES:
                 before = len(receiver.got)
                 count = self._take(lane, receiver, left)
                 if not count:
@@ -261,6 +264,7 @@ class QueueLeases:
             lane.ledger.lease(offset, _OWNER.id, attempt, until)
             handle = Handle(queue.id, lane.index, offset, attempt, until, wanted.is_renewed)
             receiver.got.append(Lease(handle, record))
+        receiver.size += claimed.size
         queue.delivered += claimed.count - len(unwanted) // 3
         if queue.settings.deliveries:
             self._queues.deliveries.note_delivered(queue, claimed, LABEL)

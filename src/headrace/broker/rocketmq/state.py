@@ -1,8 +1,8 @@
 """The state in `__rocketmq`: read when a client first needs it, appended to with every change.
 
 A key begins with a byte for its kind: the number of a span of a partition (`physical_offsets.py`), a value of the name
-server's configuration, or the settings of a group (`subscription_groups.py`). A record without a value ends what its
-key names.
+server's configuration, the settings of a group (`subscription_groups.py`), or how a group reads a topic
+(`request_modes.py`). A record without a value ends what its key names.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from headrace.broker.fields import INT32, INT64, Reader, string
 from headrace.broker.internal import ROCKETMQ
 from headrace.broker.loading import SharedLoad
 from headrace.broker.rocketmq.physical_offsets import NUMBERS_MAX, OFFSET_BITS, PhysicalOffsets, Span
+from headrace.broker.rocketmq.request_modes import RequestMode
 from headrace.broker.rocketmq.subscription_groups import SubscriptionGroup
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.store import Change, StateTopic
@@ -31,6 +32,7 @@ TOPIC_CONFIG = {"cleanup.policy": "compact", "durability": "sync", "segment.byte
 _NUMBER = b"n"
 _KV = b"k"
 _GROUP = b"g"
+_MODE = b"m"
 
 
 class RocketMqState:
@@ -42,6 +44,8 @@ class RocketMqState:
         """The name server's configuration, by namespace and key."""
         self.groups: dict[str, SubscriptionGroup] = {}
         """The groups that have settings of their own."""
+        self.modes: dict[tuple[str, str], RequestMode] = {}
+        """How groups read topics, by RocketMQ's names, where that was set."""
         self.loaded = False
         self._log = log
         self._state = StateTopic(runtime, log, topics, config, ROCKETMQ, TOPIC_CONFIG)
@@ -84,6 +88,12 @@ class RocketMqState:
         elif (key or b"")[:1] == _GROUP:
             name = reader.string()
             self._apply_group(name, None if value is None else SubscriptionGroup.parse(name, json.loads(value)))
+        elif (key or b"")[:1] == _MODE:
+            place = reader.string(), reader.string()
+            if value is None:
+                self.modes.pop(place, None)
+            else:
+                self.modes[place] = RequestMode.decode(value)
 
     def _apply_kv(self, namespace: str, name: str, value: str | None) -> None:
         if value is not None:
@@ -162,6 +172,12 @@ class RocketMqState:
         await self.load()
         await self._write([(_GROUP + string(name), None if group is None else group.encode())])
         self._apply_group(name, group)
+
+    async def put_mode(self, group: str, topic: str, mode: RequestMode) -> None:
+        """Store how a group reads a topic, durably."""
+        await self.load()
+        await self._write([(_MODE + string(group) + string(topic), mode.encode())])
+        self.modes[group, topic] = mode
 
 
 def _spans(topic: Topic) -> list[Span]:

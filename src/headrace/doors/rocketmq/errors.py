@@ -15,11 +15,13 @@ from headrace.errors import (
     InvalidDelay,
     InvalidGroupConfig,
     InvalidPartitions,
+    InvalidQueue,
     InvalidTopic,
     InvalidTopicConfig,
     PartitionOffline,
     RecordsRefused,
     StorageFailed,
+    TooManyLeases,
     TopicBlocked,
     TopicFull,
     UnknownTopic,
@@ -27,6 +29,8 @@ from headrace.errors import (
 
 _CODES: dict[type[HeadraceError], Code] = {
     InvalidTopic: Code.INVALID_PARAMETER,
+    InvalidQueue: Code.INVALID_PARAMETER,
+    TooManyLeases: Code.POLLING_FULL,
     InvalidTopicConfig: Code.INVALID_PARAMETER,
     InvalidGroupConfig: Code.INVALID_PARAMETER,
     InvalidBrokerConfig: Code.NO_PERMISSION,

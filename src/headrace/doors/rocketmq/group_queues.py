@@ -33,14 +33,14 @@ class GroupQueues:
             await self._broker.queues.open(queue)
         return queue
 
-    async def open(self, topic: Topic, group: str) -> Queue:
+    async def open(self, topic: Topic, group: str, start: int = EARLIEST) -> Queue:
         """The queue of a group, made if it is missing. Raises a HeadraceError."""
         queues, name = self._broker.queues, queue_name(group)
         queue = queues.get(topic.name, name)
         is_new = queue is None
         if queue is None or not _is_open(queue):
             await self.load()
-            queue = await queues.ensure(topic, name, EARLIEST)
+            queue = await queues.ensure(topic, name, start)
         wanted: dict[str, object] = {}
         if is_new:
             wanted["dead_letter_topic"] = log_name(dead_letter_topic(group))

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 from headrace.doors.rocketmq.codes import Request
 from headrace.doors.rocketmq.connection import Handlers
+from headrace.doors.rocketmq.remoting.handlers.assignment import AssignmentHandlers
 from headrace.doors.rocketmq.remoting.handlers.clients import ClientHandlers
 from headrace.doors.rocketmq.remoting.handlers.connections import ConnectionHandlers
 from headrace.doors.rocketmq.remoting.handlers.figures import FigureHandlers
 from headrace.doors.rocketmq.remoting.handlers.groups import GroupHandlers
 from headrace.doors.rocketmq.remoting.handlers.lookup import LookupHandlers
 from headrace.doors.rocketmq.remoting.handlers.offsets import OffsetHandlers
+from headrace.doors.rocketmq.remoting.handlers.pop import PopHandlers
 from headrace.doors.rocketmq.remoting.handlers.progress import ProgressHandlers
 from headrace.doors.rocketmq.remoting.handlers.pull import PullHandler
 from headrace.doors.rocketmq.remoting.handlers.recall import RecallHandler
@@ -34,6 +36,7 @@ def of(remoting: Remoting) -> Handlers:
     lookup = LookupHandlers(remoting)
     return {
         **_of_administrators(remoting, lookup),
+        **_of_pops(remoting, pull),
         Request.SEND_MESSAGE: send.handle,
         Request.SEND_MESSAGE_V2: send.handle,
         Request.SEND_BATCH_MESSAGE: send.handle,
@@ -57,6 +60,21 @@ def of(remoting: Remoting) -> Handlers:
         Request.CHECK_CLIENT_CONFIG: clients.check,
         Request.LOCK_BATCH_MQ: clients.lock,
         Request.UNLOCK_BATCH_MQ: clients.unlock,
+    }
+
+
+def _of_pops(remoting: Remoting, pull: PullHandler) -> Handlers:
+    """The handlers of what is read by leases."""
+    pops, assignment = PopHandlers(remoting, pull), AssignmentHandlers(remoting)
+    return {
+        Request.POP_MESSAGE: pops.pop,
+        Request.ACK_MESSAGE: pops.acknowledge,
+        Request.BATCH_ACK_MESSAGE: pops.acknowledge_batch,
+        Request.CHANGE_MESSAGE_INVISIBLETIME: pops.change,
+        Request.NOTIFICATION: pops.notify,
+        Request.POLLING_INFO: pops.polling,
+        Request.QUERY_ASSIGNMENT: assignment.query,
+        Request.SET_MESSAGE_REQUEST_MODE: assignment.set_mode,
     }
 
 

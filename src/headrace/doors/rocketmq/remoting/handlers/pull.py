@@ -57,7 +57,7 @@ class PullHandler:
         group, sys_flag = call.text("consumerGroup"), call.number("sysFlag", 0)
         if not self._broker.rocketmq.loaded:
             await self._broker.rocketmq.load()
-        self._check_group(call, group)
+        self.check_group(call, group)
         subscription = self._subscription(call, group, name, sys_flag)
         loop = self._remoting.loop
         wait_ms = min(call.number("suspendTimeoutMillis", 0), WAIT_MS_MAX) if sys_flag & MAY_WAIT else 0
@@ -191,7 +191,7 @@ class PullHandler:
 
     # --- whose ---
 
-    def _check_group(self, call: Call, group: str) -> None:
+    def check_group(self, call: Call, group: str) -> None:
         """Whether the group may consume. Raises ResponseError."""
         settings = self._broker.rocketmq.groups.get(group)
         if settings is None:
