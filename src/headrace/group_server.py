@@ -53,6 +53,8 @@ log = structlog.get_logger("headrace.server")
 EVERY_INTERFACE = ("0.0.0.0", "::")
 # A start waits as long for an etcd that has just been started.
 ETCD_PATIENCE_SECONDS = 10.0
+# Before a stop, where too few replicas are in sync to commit anything.
+FLUSH_SECONDS = 1.0
 
 
 class GroupServer:
@@ -167,8 +169,7 @@ class GroupServer:
     async def _stop(self) -> None:
         roles, self._roles = self._roles, None
         if roles is not None:
-            # While the doors are open: clients are answered until another node leads.
-            await self.replica.retire()
+            await self._retire()
             roles.cancel()
             await asyncio.gather(roles, return_exceptions=True)
             if self.membership.leads:
@@ -181,6 +182,17 @@ class GroupServer:
                 await self._doors.close()
         running, self._running = self._running, AsyncExitStack()
         await running.aclose()
+
+    async def _retire(self) -> None:
+        """Hand over, while the doors are open: clients are answered until another node leads. Where there is none, the
+        state is on this node's disk when it leads again."""
+        if self.membership.leads:
+            try:
+                async with asyncio.timeout(FLUSH_SECONDS):
+                    await self.broker.flush_state(lambda: None)
+            except (HeadraceError, OSError, TimeoutError) as error:
+                log.warning("the broker's state could not be flushed before the stop", error=repr(error))
+        await self.replica.retire()
 
     async def _flush_state(self, seal: Callable[[], None]) -> None:
         if self.membership.leads:

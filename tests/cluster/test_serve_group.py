@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer
+from tests.clients.nsq.raw import ERROR, NOWHERE, Raw
 from tests.cluster.conftest import Peers
 from tests.cluster.group_processes import GroupProcesses
 from tests.waiting import wait_until
@@ -17,6 +18,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.etcd
 
 TOPIC = "orders"
+FLAGS = ("--nsq", "127.0.0.1:0", "--queue-flush-ms", "60000")
 
 
 class Load:
@@ -126,7 +128,7 @@ def test_nothing_acknowledged_is_lost_or_doubled_when_leaders_are_killed(etcd_pe
                 leader = group.wait_leader(2, other_than=killed)
                 load.wait(200)
                 group.nodes[killed].start()
-                group.wait_leader(3)
+                leader = group.wait_leader(3)
         finally:
             load.stop()
         assert not load.failed
@@ -135,3 +137,35 @@ def test_nothing_acknowledged_is_lost_or_doubled_when_leaders_are_killed(etcd_pe
     assert not [number for number in load.acknowledged if number not in counts]
     assert not [number for number, count in counts.items() if count > 1]
     assert found == sorted(found)
+
+
+def test_a_leader_that_is_stopped_hands_over(etcd_peers: Peers, tmp_path: Path) -> None:
+    peers = etcd_peers(1)
+    peers.wait()
+    with GroupProcesses(peers, tmp_path, *FLAGS) as group:
+        leader = group.wait_leader(3)
+        load = Load(group.kafka)
+        try:
+            load.wait(200)
+            consumer = Raw(group.nodes[leader].addresses["nsq"])
+            consumer.subscribe(TOPIC, "workers", 100)
+            taken = [consumer.delivery() for _ in range(100)]
+            consumer.send("RDY", 0)
+            consumer.send_raw(b"".join(b"FIN %b\n" % each.id for each in taken) + NOWHERE)
+            # It has taken all of them by then, and what it has is written down by the stop alone.
+            kind, error = consumer.frame()
+            assert (kind, error[:12]) == (ERROR, b"E_FIN_FAILED")
+            group.nodes[leader].stop()
+            stopped, leader = leader, group.wait_leader(2, other_than=leader)
+            load.wait(200)
+            assert "the leadership was not handed over" not in group.nodes[stopped].words()
+            assert "hands over" in group.nodes[stopped].words()
+            consumer = Raw(group.nodes[leader].addresses["nsq"])
+            consumer.subscribe(TOPIC, "workers", 100)
+            assert not {consumer.delivery().body for _ in range(100)} & {each.body for each in taken}
+        finally:
+            load.stop()
+        assert not load.failed
+        found = read_all(group.kafka, max(load.acknowledged))
+    assert found == sorted(set(found))
+    assert not set(load.acknowledged) - set(found)
