@@ -40,6 +40,7 @@ NODES = (1, 2, 3)
 QUEUES = 10
 BODY = b"x" * 20
 FRAME_BYTES = 4 + 4 + 8 + 2 + 16 + len(BODY)
+HEARTBEAT = (15).to_bytes(4) + (0).to_bytes(4) + b"_heartbeat_"
 PUBLISHED = 2_000
 DELAY_MS = 3_600_000
 TOPIC = "measured"
@@ -127,8 +128,8 @@ def send_back(address: str, topic: str, count: int) -> None:
     taken, buffer = 0, b""
     while taken < count:
         buffer += sock.recv(1 << 20)
-        if buffer[8:19] == b"_heartbeat_":
-            buffer = buffer[19:]
+        if HEARTBEAT in buffer:
+            buffer = buffer.replace(HEARTBEAT, b"")
             sock.sendall(b"NOP\n")
         whole = len(buffer) // FRAME_BYTES
         ids = [buffer[at + 18 : at + 34] for at in range(0, whole * FRAME_BYTES, FRAME_BYTES)]
