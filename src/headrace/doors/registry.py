@@ -52,15 +52,21 @@ class DoorEntry:
         return door
 
 
+FORWARDING = "headrace.doors.forwarding:ForwardingDoor"
 # NSQ clients get the address of the HTTP door, so that opens before.
 DOORS = (
-    DoorEntry("http", "headrace.doors.http.door:HttpDoor", HttpSettings),
+    DoorEntry(
+        "http",
+        "headrace.doors.http.door:HttpDoor",
+        HttpSettings,
+        follower="headrace.doors.http.follower:HttpFollowerDoor",
+    ),
     DoorEntry(
         "kafka",
         "headrace.doors.kafka.door:KafkaDoor",
         KafkaSettings,
         follower="headrace.doors.kafka.follower:KafkaFollowerDoor",
     ),
-    DoorEntry("nsq", "headrace.doors.nsq.door:NsqDoor", NsqSettings, nsq_closed),
-    DoorEntry("rocketmq", "headrace.doors.rocketmq.door:RocketMqDoor", RocketMqSettings, rocketmq_closed),
+    DoorEntry("nsq", "headrace.doors.nsq.door:NsqDoor", NsqSettings, nsq_closed, FORWARDING),
+    DoorEntry("rocketmq", "headrace.doors.rocketmq.door:RocketMqDoor", RocketMqSettings, rocketmq_closed, FORWARDING),
 )

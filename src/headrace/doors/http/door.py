@@ -22,6 +22,7 @@ class HttpDoor:
         self._listeners = context.listeners
         self._pages = pages.Context(broker, context.is_ready)
         self._api = RestApi(broker)
+        self._broker = broker
         self.listener = Listener(
             self._answer,
             broker.metrics.door("http"),

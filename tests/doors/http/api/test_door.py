@@ -26,11 +26,12 @@ class Door:
         broker: Any = SimpleNamespace(
             node_id=7,
             cluster_id="<c>",
-            log=SimpleNamespace(topics={}),
+            log=SimpleNamespace(topics={}, is_replicated=False),
             metrics=self.counts,
             figures=self.figures,
             queues=SimpleNamespace(all=list),
             runtime=SimpleNamespace(hostname="here"),
+            membership=None,
         )
         config = Config(http="127.0.0.1:0", **settings)
         broker.config = config

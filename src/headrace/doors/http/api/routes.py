@@ -8,25 +8,16 @@ from typing import cast
 
 from headrace.broker.broker import Broker
 from headrace.doors.http.api import errors
-from headrace.doors.http.api.fields import Fields
-from headrace.doors.http.api.handlers import half, publish, queues, redrive, timers
-from headrace.doors.http.api.responses import Answer, Names, json_response
+from headrace.doors.http.api.handlers import cluster, half, publish, queues, redrive, timers
+from headrace.doors.http.api.responses import json_response
 from headrace.doors.http.server.listener import BODY_MAX_BYTES
 from headrace.doors.http.server.messages import HttpError, Request, Response
 from headrace.doors.http.server.routing import Route, Router
-from headrace.errors import HeadraceError
-from headrace.version import VERSION
-
-
-async def show_cluster(broker: Broker, request: Request, names: Names) -> Answer:
-    """GET /v1/cluster: clients that reach a broker through several doors make sure that all of them are of one."""
-    Fields.of_query(request).end()
-    return {"cluster_id": broker.cluster_id, "node_id": broker.node_id, "version": VERSION}
-
+from headrace.errors import HeadraceError, NotEnoughReplicas, NotLeading
 
 QUEUE = "/v1/topics/{topic}/queues/{queue}"
 ROUTES = {
-    "/v1/cluster": {"GET": show_cluster},
+    cluster.PATH: {"GET": cluster.show_cluster},
     "/v1/queues": {"GET": queues.list_queues},
     "/v1/topics/{topic}/messages": {"POST": publish.publish_json},
     "/topics/{topic}": {"POST": publish.publish_body},
@@ -64,6 +55,7 @@ class RestApi(Router):
             for path, handlers in ROUTES.items()
         }
         super().__init__("http", routes, broker.metrics)
+        self._group = broker.membership
 
     def label(self, route: Route | None, method: str) -> str:
         return f"{method} {route.path}" if route is not None and method in route.handlers else ""
@@ -85,6 +77,8 @@ class RestApi(Router):
         return value if isinstance(value, Response) else json_response(cast(Mapping[str, object], value))
 
     def translate(self, error: HeadraceError, request: Request) -> HttpError:
+        if isinstance(error, NotLeading | NotEnoughReplicas):
+            return HttpError(503, error.code, str(error), cluster.headers_of_refusal(self._group))
         return errors.translate(error)
 
     write_error = staticmethod(errors.write_error)
