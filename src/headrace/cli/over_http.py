@@ -4,11 +4,13 @@ prepared messages and redrive."""
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from http.client import HTTPConnection, HTTPException, InvalidURL
+from http.client import HTTPConnection, HTTPException, HTTPResponse, InvalidURL
+from socket import gaierror
 from typing import Annotated, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 import typer
 
@@ -20,6 +22,11 @@ from headrace.errors import ConfigError, HeadraceError
 
 # Longer than the broker takes for anything: a request that has no answer by then will not get one.
 ANSWER_SECONDS = 60.0
+# How long a group may take to have a leader again, for a command that only reads, and the pause between two questions.
+LEADER_SECONDS = 10.0
+PAUSE_SECONDS = 0.3
+REDIRECT, UNAVAILABLE = 307, 503
+NOT_LEADING = "NotLeading"
 # The most entries that the broker gives in one answer.
 PAGE = 1_000
 # What the NSQ door answers to a request that is none of its own, and what nsqd's API does.
@@ -38,14 +45,15 @@ class Api:
     def __init__(self, address: str, as_json: bool) -> None:
         self.as_json = as_json
         """Print JSON."""
-        self._address = address
+        if address == "off":
+            raise HeadraceError("--http (or HEADRACE_HTTP) is `off`: these commands need the HTTP door's HOST:PORT")
         try:
-            parsed = parse_address(address)
+            self._places = [_place(each) for each in filter(None, (part.strip() for part in address.split(",")))]
         except ConfigError as error:
             raise HeadraceError(f"--http (or HEADRACE_HTTP): {error}") from None
-        if parsed is None:
-            raise HeadraceError("--http (or HEADRACE_HTTP) is `off`: these commands need the HTTP door's HOST:PORT")
-        self._host, self._port = parsed
+        if not self._places:
+            raise HeadraceError("--http (or HEADRACE_HTTP) is empty: these commands need the HTTP door's HOST:PORT")
+        self._address = address
 
     def get(self, path: str, **query: object) -> Any:
         return self.ask("GET", path, query=query)
@@ -73,13 +81,20 @@ class Api:
         target = path + ("?" + urlencode(wanted) if wanted else "")
         content = None if body is None else json.dumps(body)
         headers = {} if body is None else {"Content-Type": "application/json"}
-        try:
-            with closing(HTTPConnection(self._host, self._port, timeout=ANSWER_SECONDS)) as connection:
-                connection.request(method, target, content, headers)
-                response = connection.getresponse()
-                raw = response.read()
-        except (OSError, HTTPException, UnicodeError) as error:
-            raise HeadraceError(unreachable(self._address, error)) from None
+        until = time.monotonic() + LEADER_SECONDS
+        while True:
+            response, raw = self._send(method, target, content, headers)
+            location = urlsplit(response.getheader("Location", ""))
+            if response.status == REDIRECT and location.hostname and location.port:
+                # A node that follows names the one that leads.
+                self._prefer(location.netloc, (location.hostname, location.port))
+            elif response.status != UNAVAILABLE or not _is_leaderless(raw) or method != "GET":
+                break
+            if time.monotonic() > until:
+                break
+            if response.status == UNAVAILABLE:
+                self._places.append(self._places.pop(0))
+                time.sleep(PAUSE_SECONDS)
         try:
             answer = json.loads(raw)
         except ValueError:
@@ -92,6 +107,52 @@ class Api:
         if response.status >= 400:
             raise HeadraceError(str(answer.get("message", answer)))
         return answer
+
+    def _prefer(self, address: str, place: tuple[str, int]) -> None:
+        if place not in self._places:
+            self._places.append(place)
+        self._places.remove(place)
+        self._places.insert(0, place)
+        self._address = address
+
+    def _send(
+        self, method: str, target: str, content: str | None, headers: Mapping[str, str]
+    ) -> tuple[HTTPResponse, bytes]:
+        """The answer of the first of the addresses that takes a connection."""
+        for _ in range(len(self._places) - 1):
+            try:
+                return _ask(self._places[0], method, target, content, headers)
+            except (ConnectionRefusedError, gaierror):
+                self._places.append(self._places.pop(0))
+        try:
+            return _ask(self._places[0], method, target, content, headers)
+        except (OSError, HTTPException, UnicodeError) as error:
+            raise HeadraceError(unreachable(self._address, error)) from None
+
+
+def _ask(
+    place: tuple[str, int], method: str, target: str, content: str | None, headers: Mapping[str, str]
+) -> tuple[HTTPResponse, bytes]:
+    with closing(HTTPConnection(*place, timeout=ANSWER_SECONDS)) as connection:
+        connection.request(method, target, content, dict(headers))
+        response = connection.getresponse()
+        return response, response.read()
+
+
+def _place(address: str) -> tuple[str, int]:
+    place = parse_address(address)
+    if place is None:
+        raise ConfigError("`off` is no address that could be asked")
+    return place
+
+
+def _is_leaderless(raw: bytes) -> bool:
+    """Whether an answer says that no node leads just now."""
+    try:
+        answer = json.loads(raw)
+    except ValueError:
+        return False
+    return isinstance(answer, dict) and answer.get("error") == NOT_LEADING
 
 
 def unreachable(address: str, error: Exception) -> str:

@@ -10,7 +10,7 @@ import asyncio
 import random
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from headrace.client import lookups
@@ -296,7 +296,12 @@ class Cluster:
 
     async def call_controller(self, asked: Request) -> Any:
         async def attempt() -> Any:
-            return await (await self.controller()).call(asked)
+            reply = await (await self.controller()).call(asked)
+            if _has_error(reply, ErrorCode.not_controller):
+                # Another one is by now: metadata says which.
+                self._controller = -1
+                raise BrokerError(ErrorCode.not_controller, "the controller")
+            return reply
 
         return await self.retry(attempt)
 
@@ -361,3 +366,10 @@ def _address(text: str) -> tuple[str, int]:
     if not host.isprintable() or " " in host:
         raise ClientError(f"{text!r} is not HOST:PORT: no host can have this name")
     return host.strip("[]"), int(port)
+
+
+def _has_error(reply: Any, error: ErrorCode) -> bool:
+    """Whether a reply has this error, as a whole or with one of the things that were asked about."""
+    values = [getattr(reply, each.name) for each in fields(reply)]
+    inner = [each for value in values if isinstance(value, tuple) for each in value]
+    return error in values or any(getattr(each, "error_code", None) == error for each in inner)

@@ -18,6 +18,9 @@ from headrace.sdk.system import OFF, Unsuited
 
 SECONDS = 10.0
 NOT_FOUND = 404
+# Python follows one for GET alone.
+REDIRECT = 307
+REDIRECTS_MAX = 3
 
 
 class HttpDoor:
@@ -78,15 +81,25 @@ class HttpDoor:
 
 
 def ask(method: str, url: str, seconds: float, content: Mapping[str, Any] | None = None) -> tuple[int, Any]:
-    """Status and answer, parsed where it is JSON. Raises OSError where nothing answers."""
+    """Status and answer, parsed where it is JSON. A node of a group that follows sends to the one that leads. Raises
+    OSError where nothing answers."""
+    status, answer, location = _ask_once(method, url, seconds, content)
+    for _ in range(REDIRECTS_MAX):
+        if status != REDIRECT or not location:
+            break
+        status, answer, location = _ask_once(method, location, seconds, content)
+    return status, answer
+
+
+def _ask_once(method: str, url: str, seconds: float, content: Mapping[str, Any] | None) -> tuple[int, Any, str]:
     body = None if content is None else json.dumps(content).encode()
     try:
         with urlopen(
             Request(url, body, {"Content-Type": "application/json"}, method=method), timeout=seconds
         ) as answer:
-            return answer.status, _read(answer.read())
+            return answer.status, _read(answer.read()), ""
     except HTTPError as error:
-        return error.code, _read(error.read())
+        return error.code, _read(error.read()), error.headers.get("Location", "")
 
 
 def _path(topic: str, queue: str) -> str:

@@ -63,18 +63,26 @@ class NameServerHandlers:
         brokers: dict[str, object] = {}
         clusters: dict[str, list[str]] = {}
         if self._server.presence.port:
-            brokers[name] = self._broker_data(call)
+            brokers[name] = self._broker_data(call, with_slaves=True)
             clusters[settings.rocketmq_cluster] = [name]
         for others in self._server.registry.named():
             brokers[others[0].name] = _other_data(others)
             clusters.setdefault(others[0].cluster, []).append(others[0].name)
         call.answer(body=dump({"brokerAddrTable": brokers, "clusterAddrTable": clusters}))
 
-    def _broker_data(self, call: Call) -> dict[str, object]:
+    def _broker_data(self, call: Call, *, with_slaves: bool = False) -> dict[str, object]:
+        """This broker: in a group, the node that leads. Administrators see the nodes that follow as its slaves. Clients
+        do not: they would send their heartbeats to each of them, which forwards them here, and be there several times.
+        """
         settings = self._server.settings
         local = call.connection.transport.get_extra_info("sockname")
+        addresses = {MASTER: self._server.presence.address(str(local[0]))}
+        group = self._server.broker.membership
+        for number, view in sorted(group.nodes.items()) if with_slaves else ():
+            if number != group.node_id and "rocketmq" in view.addresses:
+                addresses[str(number + 1)] = view.addresses["rocketmq"]
         return {
-            "brokerAddrs": {MASTER: self._server.presence.address(str(local[0]))},
+            "brokerAddrs": addresses,
             "brokerName": settings.rocketmq_broker_name,
             "cluster": settings.rocketmq_cluster,
             "enableActingMaster": False,
