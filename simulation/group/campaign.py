@@ -59,7 +59,7 @@ class GroupRun:
         self._etcd.start()
         self._put(KEYS.cluster, Cluster(str(UUID(int=1))))
         self._put(KEYS.group(GROUP), new_group(range(len(NODES)), self._min_isr))
-        nemesis = Nemesis(self.world, dict.fromkeys(NODES, self._live), self._etcd)
+        nemesis = self._new_nemesis()
         await nemesis.run(seconds)
         nemesis.end_faults()
         self._calm()
@@ -67,6 +67,9 @@ class GroupRun:
 
     def _calm(self) -> None:
         self.history.is_calm = True
+
+    def _new_nemesis(self) -> Nemesis:
+        return Nemesis(self.world, dict.fromkeys(NODES, self._live), self._etcd)
 
     async def _finish(self) -> None:
         """Wait until everything is well again, and check that it is."""

@@ -10,8 +10,10 @@ from headrace.cluster.replica import Role
 from headrace.runtime import Runtime
 from simulation.group.campaign import NODES, SETTLED_S, GroupCampaign, GroupRun
 from simulation.history import require
+from simulation.nemesis import Nemesis
 from simulation.replicas.clients import Clients, start_replica
 from simulation.replicas.history import LogHistory
+from simulation.replicas.nemesis import DiskNemesis
 from simulation.world import World
 
 APPLIED_S = 5.0
@@ -34,6 +36,9 @@ class ReplicasRun(GroupRun):
         super().__init__(world, min_isr)
         self.log_history = LogHistory()
         self._clients: dict[str, Clients] = {}
+
+    def _new_nemesis(self) -> Nemesis:
+        return DiskNemesis(self.world, dict.fromkeys(NODES, self._live), self._etcd)
 
     async def _live(self, runtime: Runtime) -> None:
         name = runtime.hostname

@@ -26,6 +26,8 @@ TOPICS = {"one": 1, "many": 3}
 SMALL = LogSettings(checkpoint_ms=1_500, retention_check_ms=2_000, journal_bytes=20_000, tail_bytes=20_000)
 SEGMENTS = TopicSettings(segment_bytes=4_000)
 READ_BYTES = 2_000
+# A journal so small that a node which is away for some seconds must copy, and so slowly that much happens meanwhile.
+SMALL_NODE = replace(SETTINGS, journal_max_bytes=20_000, copy_bytes_per_second=200_000)
 
 
 async def start_replica(runtime: Runtime, number: int) -> Replica | None:
@@ -34,7 +36,7 @@ async def start_replica(runtime: Runtime, number: int) -> Replica | None:
     try:
         found = await identity.start(runtime, etcd, KEYS, GROUP, number)
         me = Incarnation(number, found.directory_id, found.starts)
-        settings = replace(SETTINGS, cluster_id=found.cluster_id, me=me)
+        settings = replace(SMALL_NODE, cluster_id=found.cluster_id, me=me)
         replica = Replica(runtime, etcd, settings, SMALL, lambda _: None)
         await replica.start(name, PORT)
     except (EtcdError, StartRefused, OSError):
@@ -66,10 +68,14 @@ class Clients:
         self._rng = rng
         self._is_alive = is_alive
         self._led = 0
+        replica.copies.on_copied = self._on_copied
         self.inspects = Flag()
         """Set from outside when all that there is shall be read."""
         self.found: dict[tuple[str, int], tuple[int, dict[int, bytes]]] | None = None
         """Start and values of each partition, once they were read."""
+
+    def _on_copied(self) -> None:
+        self._history.counts["copied"] += 1
 
     async def run(self) -> None:
         """Until the replica cannot go on, or an operator stops it."""

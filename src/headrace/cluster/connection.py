@@ -30,7 +30,8 @@ class PeerConnection(asyncio.Protocol):
     """One side of it."""
 
     def __init__(self, listener: Listener, frame_max_bytes: int) -> None:
-        self._listener = listener
+        self.listener = listener
+        """Another takes it over once it is known what the connection is for."""
         self._decoder = Decoder(frame_max_bytes)
         self._transport: asyncio.Transport | None = None
         self.is_open = False
@@ -51,16 +52,16 @@ class PeerConnection(asyncio.Protocol):
             for message in self._decoder.feed(data):
                 if not self.is_open:
                     return
-                self._listener.on_message(self, message)
+                self.listener.on_message(self, message)
         except PeerProtocolError as error:
             logger.warning("a peer's connection is closed", error=str(error))
             self.close()
-            self._listener.on_closed(self)
+            self.listener.on_closed(self)
 
     def connection_lost(self, error: Exception | None) -> None:
         if self.is_open:
             self.is_open = False
-            self._listener.on_closed(self)
+            self.listener.on_closed(self)
 
     def pause_writing(self) -> None:
         self.is_full = True
@@ -68,7 +69,7 @@ class PeerConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.is_full = False
         if self.is_open:
-            self._listener.on_drained(self)
+            self.listener.on_drained(self)
 
     def send(self, message: Message) -> None:
         if self.is_open and self._transport is not None:

@@ -44,10 +44,12 @@ class Following:
         on_committed: Callable[[int], None],
         on_newer_epoch: Callable[[int], None],
         on_lost: Callable[[], None],
+        on_must_copy: Callable[[str], None],
     ) -> None:
         self._journal = journal
         self.leader = leader
         self._on_lost = on_lost
+        self._on_must_copy = on_must_copy
         self._hello = hello
         self._address = address
         self._on_committed = on_committed
@@ -80,6 +82,11 @@ class Following:
                 self._connection.send(self._hello)
 
     @property
+    def is_open(self) -> bool:
+        """Whether leader and follower have agreed on what both have."""
+        return self._aligned
+
+    @property
     def heard_at(self) -> float:
         """The loop's time at which the leader was last heard; 0 if it never was."""
         return self._connection.heard_at
@@ -103,6 +110,8 @@ class Following:
                 logger.info("the leader refuses this node", reason=message.reason)
                 self.close()
                 self._on_newer_epoch(message.epoch)
+                if message.must_copy:
+                    self._on_must_copy(message.reason)
             case _:
                 logger.warning("the leader sent what does not belong here", message=type(message).__name__)
                 self.close()
@@ -111,6 +120,7 @@ class Following:
         if common_end < self._journal.committed:
             logger.error("the leader lacks what was committed here", here=self._journal.committed, common=common_end)
             self.close()
+            self._on_must_copy(f"the leader lacks what was committed here behind frame {common_end}")
             return
         await self._journal.truncate(common_end)
         if self.link is Link.OPEN:

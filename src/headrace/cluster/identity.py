@@ -10,8 +10,10 @@ count that etcd has, and is not recognised: restore a node by an empty directory
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from typing import Any
 from uuid import UUID
 
 from crc32c import crc32c
@@ -68,6 +70,21 @@ def save(disk: Disk, identity: Identity) -> None:
     """Replace the identity durably. Blocks."""
     body = json.dumps({"format": FORMAT, **asdict(identity)}).encode()
     replace_whole(disk, PATH, b"%08x\n%b" % (crc32c(body), body))
+
+
+# Two changes at once must not undo each other.
+_CHANGING = threading.Lock()
+
+
+def change(disk: Disk, **changes: Any) -> Identity:
+    """Change fields of the identity that is there, durably; the new one. Blocks."""
+    with _CHANGING:
+        found = load(disk)
+        if found is None:
+            raise DataDirectoryInvalid(f"the file {PATH!r} is missing. Give the node an empty directory.")
+        changed = replace(found, **changes)
+        save(disk, changed)
+        return changed
 
 
 def check_not_older(group: Group, identity: Identity) -> None:

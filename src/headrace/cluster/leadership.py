@@ -149,7 +149,8 @@ class Leadership:
             self._end(old)
         common = self._journal.common_end(hello.ends)
         if common + 1 < self._journal.first:
-            connection.close(Refusal(f"the journal begins at frame {self._journal.first}: copy first", self.epoch))
+            reason = f"the journal begins at frame {self._journal.first}: copy first"
+            connection.close(Refusal(reason, self.epoch, must_copy=True))
             return
         follower = Incarnation(hello.node, hello.directory, hello.starts)
         session = Session(follower, connection, common)

@@ -19,6 +19,7 @@ from headrace.addresses import format_address, parse_address
 from headrace.cluster import changes
 from headrace.cluster.admission import Admissions
 from headrace.cluster.connection import PeerConnection
+from headrace.cluster.copying.messages import Ask
 from headrace.cluster.election import Prospect, should_stand
 from headrace.cluster.errors import ChangeRefused
 from headrace.cluster.etcd import Etcd
@@ -31,7 +32,7 @@ from headrace.cluster.presence import LEASE_SECONDS, Presence
 from headrace.cluster.records import Group, Incarnation, Keys
 from headrace.cluster.records import Node as NodeRecord
 from headrace.cluster.transfers import Transfers
-from headrace.cluster.wire import VERSION, Hello, Message, Refusal
+from headrace.cluster.wire import VERSION, Copy, Hello, Message, Refusal
 from headrace.errors import NotLeading
 from headrace.log.replicated_journal import ReplicatedJournal
 from headrace.runtime import Runtime
@@ -56,6 +57,10 @@ class NodeSettings:
     me: Incarnation
     lease_s: int = LEASE_SECONDS
     journal_file_bytes: int = 64 << 20
+    journal_max_bytes: int = 1 << 30
+    """Of files that recovery no longer needs, as many are kept for followers that are behind."""
+    copy_bytes_per_second: int = 50 << 20
+    """What all copies to other nodes may take together."""
     journal_memory_bytes: int = 8 << 20
     frame_max_bytes: int = 64 << 20
     preferred_after_s: float = 60.0
@@ -95,9 +100,16 @@ class Node:
             settings.journal_memory_bytes,
             self._on_flushed,
             self._on_journal_failed,
+            settings.journal_max_bytes,
         )
         self.metadata = Metadata(etcd, settings.keys, settings.group, settings.lease_s, self._on_group, self._on_read)
-        self._epoch = 0
+        self.is_copying = False
+        """What this node has is no whole copy: it neither stands nor follows."""
+        self.serve_copy: Callable[[PeerConnection, Copy], None] = lambda connection, _: connection.close()
+        """Called with the first message of a connection on which a follower asks for a copy."""
+        self.on_must_copy: Callable[[str], None] = lambda _: None
+        """Called with the reason for which this node cannot follow from its journal."""
+        self.epoch = 0
         """The latest that this node knows of."""
         # The last epoch that it has led in.
         self._led = 0
@@ -123,7 +135,7 @@ class Node:
 
     async def listen(self, host: str, port: int) -> str:
         """Open the door for other nodes; HOST:PORT of it. The journal must be open. Raises OSError."""
-        self._epoch = self.journal.last.epoch
+        self.epoch = self.journal.last.epoch
         self._server = await self._loop.create_server(self._accept, host, port)
         return format_address(*self._server.sockets[0].getsockname()[:2])
 
@@ -263,24 +275,28 @@ class Node:
 
     def on_message(self, connection: PeerConnection, message: Message) -> None:
         """A peer that has connected here has said something."""
+        if isinstance(message, Copy):
+            self.serve_copy(connection, message)
+            return
         if not isinstance(message, Hello):
             if self.leadership is not None:
                 self.leadership.on_message(connection, message)
             return
-        refusal = self._refusal(message)
+        refusal = self.refusal(message)
         if refusal is not None or self.leadership is None:
-            connection.close(Refusal(refusal or "this node does not lead its group", self._epoch))
+            connection.close(Refusal(refusal or "this node does not lead its group", self.epoch))
         else:
             self.leadership.open_session(connection, message)
 
-    def _refusal(self, hello: Hello) -> str | None:
+    def refusal(self, hello: Hello | Ask) -> str | None:
+        """Why a peer is not answered, if it is not."""
         settings = self._settings
         if hello.version != VERSION:
             return f"this node speaks version {VERSION} of the peer protocol, not {hello.version}"
         if (hello.cluster, hello.group) != (settings.cluster_id, settings.group):
             return f"this node belongs to group {settings.group!r} of cluster {settings.cluster_id}"
-        if hello.epoch > self._epoch or (self.leadership is not None and hello.epoch > self.leadership.epoch):
-            self._learn_epoch(hello.epoch)
+        if hello.epoch > self.epoch or (self.leadership is not None and hello.epoch > self.leadership.epoch):
+            self.learn_epoch(hello.epoch)
             return f"epoch {hello.epoch} is later than this node's"
         return None
 
@@ -294,10 +310,10 @@ class Node:
         if self.leadership is not None:
             self.leadership.on_drained(connection)
 
-    def _learn_epoch(self, epoch: int) -> None:
+    def learn_epoch(self, epoch: int) -> None:
         """A peer knows of a later epoch than this node."""
-        if epoch > self._epoch:
-            self._epoch = epoch
+        if epoch > self.epoch:
+            self.epoch = epoch
             if self.leadership is not None and epoch > self.leadership.epoch:
                 self._step_down(f"epoch {epoch} has begun")
             self.metadata.hurry()
@@ -313,7 +329,7 @@ class Node:
         """The group's record is another one, or was read again."""
         group = self.group
         assert group is not None
-        self._epoch = max(self._epoch, group.epoch)
+        self.epoch = max(self.epoch, group.epoch)
         leadership = self.leadership
         if leadership is None:
             return
@@ -351,6 +367,8 @@ class Node:
             await self._lead_on(self.leadership, group)
         elif self._is_unfit:
             await self._resign()
+        elif self.is_copying:
+            return
         elif group.leader == self._settings.me and group.epoch > max(self._led, self.journal.last.epoch):
             # It was handed over to, or the answer to the swap that made it leader was lost.
             await self._lead(group)
@@ -478,6 +496,13 @@ class Node:
 
     # --- following ---
 
+    def address_of(self, leader: Incarnation) -> tuple[str, int] | None:
+        """Where a node that leads can be reached, if it lives."""
+        record = self.alive.get(leader.directory_id)
+        if record is None or record.starts != leader.starts:
+            return None
+        return parse_address(record.addresses.get("peer", "off"))
+
     def _follow(self, group: Group) -> None:
         leader = group.leader
         assert leader is not None
@@ -492,9 +517,8 @@ class Node:
         self._followed_at = self._loop.time()
         if following is not None:
             following.close()
-        record = self.alive.get(leader.directory_id)
-        address = parse_address(record.addresses.get("peer", "off")) if record is not None else None
-        if record is None or record.starts != leader.starts or address is None:
+        address = self.address_of(leader)
+        if address is None:
             return
         settings = self._settings
         hello = Hello(
@@ -504,7 +528,7 @@ class Node:
             settings.me.node,
             self._me,
             settings.me.starts,
-            max(self._epoch, group.epoch),
+            max(self.epoch, group.epoch),
             tuple(self.journal.ends()),
         )
         self.following = Following(
@@ -514,8 +538,9 @@ class Node:
             address,
             settings.frame_max_bytes,
             self._on_committed,
-            self._learn_epoch,
+            self.learn_epoch,
             self._on_lost,
+            self.on_must_copy,
         )
 
     def _on_lost(self) -> None:

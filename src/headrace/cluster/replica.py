@@ -15,6 +15,7 @@ from uuid import UUID
 
 import structlog
 
+from headrace.cluster.copying.exchange import CopyExchange
 from headrace.cluster.etcd import Etcd
 from headrace.cluster.handover import Steps
 from headrace.cluster.node import Node, NodeSettings
@@ -69,19 +70,25 @@ class Replica:
             self._on_applied,
             self._on_broken,
         )
+        self.copies = CopyExchange(
+            runtime, settings, self.node, self.log, lambda: self.role is Role.LEADER, self._on_broken
+        )
 
     async def start(self, host: str, port: int) -> str:
         """Open the data directory, recover what the last stop left, and listen for other nodes; HOST:PORT of that.
         Raises OSError, CorruptLog, DataDirectoryInvalid."""
+        await self.copies.open()
         await self.log.start()
         return await self.node.listen(host, port)
 
     async def join(self, record: NodeRecord) -> None:
         """Begin to take part. `record` is what the node says of itself in etcd."""
         await self.node.join(record)
+        self.copies.start()
 
     async def stop(self) -> None:
         """Take no part any more, and leave the data directory."""
+        await self.copies.stop()
         await self.node.stop()
         await self.log.stop()
 
@@ -123,6 +130,7 @@ class Replica:
         self.log.on_committed(sequence)
 
     def _on_deposed(self, reason: str) -> None:
+        self.copies.given.close(reason)
         self.log.follow(reason)
         self._change(Role.FOLLOWER)
 

@@ -24,7 +24,7 @@ ACKNOWLEDGEMENT = Struct(">Q")
 HEARTBEAT = Struct(">QQQQ")
 OPENING_MAX_BYTES = 1 << 20
 
-HELLO, WELCOME, REFUSAL, FRAME, ACKNOWLEDGE, BEAT = range(1, 7)
+HELLO, WELCOME, REFUSAL, FRAME, ACKNOWLEDGE, BEAT, COPY = range(1, 8)
 
 
 class PeerProtocolError(HeadraceError):
@@ -62,6 +62,8 @@ class Refusal:
     reason: str
     epoch: int
     """The latest that the other node knows of."""
+    must_copy: bool = False
+    """What the follower lacks is not in the leader's journal any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,13 @@ class Frame:
     """A frame of the journal."""
 
     data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A message of a copy (`copying/messages.py`), on a connection of its own."""
+
+    body: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +99,7 @@ class Heartbeat:
     time_ms: int
 
 
-Message = Hello | Welcome | Refusal | Frame | Acknowledgement | Heartbeat
+Message = Hello | Welcome | Refusal | Frame | Acknowledgement | Heartbeat | Copy
 
 
 def encode(message: Message) -> bytes:
@@ -98,6 +107,8 @@ def encode(message: Message) -> bytes:
     match message:
         case Frame():
             return LENGTH.pack(1 + len(message.data), FRAME) + message.data
+        case Copy():
+            return LENGTH.pack(1 + len(message.body), COPY) + message.body
         case Acknowledgement():
             return LENGTH.pack(1 + ACKNOWLEDGEMENT.size, ACKNOWLEDGE) + ACKNOWLEDGEMENT.pack(message.flushed)
         case Heartbeat():
@@ -143,6 +154,8 @@ class Decoder:
 def _decode(kind: int, body: bytes) -> Message:
     if kind == FRAME:
         return Frame(body)
+    if kind == COPY:
+        return Copy(body)
     if kind == ACKNOWLEDGE and len(body) == ACKNOWLEDGEMENT.size:
         return Acknowledgement(*ACKNOWLEDGEMENT.unpack(body))
     if kind == BEAT and len(body) == HEARTBEAT.size:

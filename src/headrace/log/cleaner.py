@@ -62,7 +62,7 @@ class Cleaner:
             if not topic.settings.compact or topic.settings.durability is Durability.MEMORY:
                 continue
             for partition in self._log.partitions_of(topic):
-                if topic.deleted or partition.offline or partition in self._quarantined:
+                if topic.deleted or partition.offline or partition in self._quarantined or partition in self._log.pins:
                     continue
                 if partition.start < partition.end:
                     yield partition

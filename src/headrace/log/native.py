@@ -78,6 +78,8 @@ class NativeLog(LocalLog):
         # Partitions with data above their recovery point, in the order in which they became so.
         self.dirty: dict[NativePartition, None] = {}
         self.counters: dict[str, int] = {}
+        # Partitions whose files are being copied, and by how many: nothing of them goes meanwhile.
+        self.pins: dict[NativePartition, int] = {}
         # Names that are being created or deleted: taken, until that is durable.
         self._busy: set[str] = set()
         self.journal: CheckpointedJournal
@@ -129,6 +131,17 @@ class NativeLog(LocalLog):
     def epoch_step(self) -> int:
         """By how much this start raised the leader epochs."""
         return 0 if self.clean else 1
+
+    def pin(self, partition: NativePartition) -> None:
+        """Keep the files of a partition as they are, but for what is appended, until `unpin`."""
+        self.pins[partition] = self.pins.get(partition, 0) + 1
+        partition.mark_pinned(True)
+
+    def unpin(self, partition: NativePartition) -> None:
+        self.pins[partition] -= 1
+        if not self.pins[partition]:
+            del self.pins[partition]
+            partition.mark_pinned(False)
 
     async def settle(self) -> None:
         """Wait until everything so far is flushed, and has taken effect."""

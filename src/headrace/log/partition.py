@@ -140,6 +140,7 @@ class NativePartition(LocalPartition):
         log = self.log
         segments = Segments(log.runtime.disk, log.files, self.folder, self.topic_bytes, log.places)
         segments.adopt(found)
+        segments.keeps_snapshots = self in log.pins
         return segments
 
     def load_now(self, cut: int = -1) -> Loaded:
@@ -174,6 +175,11 @@ class NativePartition(LocalPartition):
         if sync_now(segment.sync_job() for segment in found.unsynced):
             found.unsynced = []
         return found
+
+    def mark_pinned(self, is_pinned: bool) -> None:
+        """Its files are being copied, or are not any more."""
+        if self._ready:
+            self.segments.keeps_snapshots = is_pinned
 
     def fail(self, reason: str) -> None:
         """Serve nothing until the next start."""

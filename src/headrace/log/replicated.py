@@ -83,10 +83,14 @@ class ReplicatedLog(NativeLog):
         self._is_paused = False
         self.replicated = self.committer = ReplicatedCommitter(self._roll_back, self._judge)
         journal.on_device = self.replicated.note_flushed
+        self.spool = Spool(runtime.disk, config.journal_bytes, 0, lambda: None)
+        self.turn = Turn(self.spool, lambda appender: self._roll_back(appender.partition))
         self._committed = asyncio.Event()
         self._applying: asyncio.Task[None] | None = None
         self.broken: str | None = None
         """Why this replica cannot go on until it is started again."""
+        self.is_copying = False
+        """What the directory has is no whole copy: there are no topics until `adopt_copy`. Set before the start."""
         # Of deleted topics whose folders are still there, by name.
         self._removals: dict[str, asyncio.Task[None]] = {}
         self._judge()
@@ -94,30 +98,44 @@ class ReplicatedLog(NativeLog):
     # --- life ---
 
     async def open(self) -> None:
-        disk, offload = self.runtime.disk, self.runtime.offload
-        disk.lock()
+        self.runtime.disk.lock()
         try:
-            found = await offload.run(checkpoints.load, disk)
-            if found is None:
-                found = Checkpoint(self.cluster_id)
-                await offload.run(prepare_directory, self.runtime, found)
-            if found.cluster_id != self.cluster_id:
-                raise DataDirectoryInvalid(
-                    f"the data directory belongs to cluster {found.cluster_id}, and this is cluster {self.cluster_id}. "
-                    "Give the node its own directory, or an empty one."
-                )
-            self.counters = found.counters
-            await self.frames.open(found.journal_from, found.history)
-            self.spool = Spool(disk, self.config.journal_bytes, 0, lambda: None)
-            self.turn = Turn(self.spool, lambda appender: self._roll_back(appender.partition))
-            self.upkeep.journal_from = found.journal_from
-            await self._recover(found)
+            if not self.is_copying:
+                await self._take()
         except BaseException:
-            disk.unlock()
+            self.runtime.disk.unlock()
             raise
 
+    async def _take(self) -> None:
+        """Take what the data directory has."""
+        disk, offload = self.runtime.disk, self.runtime.offload
+        found = await offload.run(checkpoints.load, disk)
+        if found is None:
+            found = Checkpoint(self.cluster_id)
+            await offload.run(prepare_directory, self.runtime, found)
+        if found.cluster_id != self.cluster_id:
+            raise DataDirectoryInvalid(
+                f"the data directory belongs to cluster {found.cluster_id}, and this is cluster {self.cluster_id}. "
+                "Give the node its own directory, or an empty one."
+            )
+        self.counters = found.counters
+        await self.frames.open(found.journal_from, found.history)
+        self.upkeep.journal_from = found.journal_from
+        await self._recover(found)
+
     async def start(self) -> None:
-        await super().start()
+        await self.open()
+        if not self.is_copying:
+            self._begin()
+
+    async def adopt_copy(self) -> None:
+        """The data directory has a whole copy, and its checkpoint. Raises OSError, CorruptLog."""
+        await self._take()
+        self.is_copying = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self.upkeep.start()
         self._applying = asyncio.get_running_loop().create_task(self._apply_committed())
 
     async def _recover(self, found: Checkpoint) -> None:
@@ -147,6 +165,9 @@ class ReplicatedLog(NativeLog):
         for task in ending:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
+        if self.is_copying:
+            self.close()
+            return
         await self.upkeep.stop()
         try:
             await self.upkeep.checkpoint()
@@ -335,7 +356,8 @@ class ReplicatedLog(NativeLog):
             self.counters[change["name"]] = max(self.counters.get(change["name"], 0), change["value"])
         elif operation == "create":
             record = checkpoints.topic_from_json(change["topic"])
-            if record.id not in self.topics.by_id:
+            # One whose name a later topic has came and went before what this replica began with.
+            if record.id not in self.topics.by_id and record.name not in self.topics:
                 await self._make_way(record.name)
                 topic = Topic(record.name, record.id, record.config, record.settings)
                 topic.partitions = await self.new_partitions(topic, 0, len(record.partitions))

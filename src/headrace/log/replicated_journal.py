@@ -109,6 +109,8 @@ class ReplicatedJournal:
         self._flying = 0
         self._flying_since = 0.0
         self._idle: list[asyncio.Future[None]] = []
+        # First frames that copies will go on from.
+        self._held: list[int] = []
 
     # --- opening ---
 
@@ -187,9 +189,19 @@ class ReplicatedJournal:
     def retire(self, before: int) -> list[str]:
         """Frames before `before` are in their segments: the paths of the files that followers may do without too. No
         file is used again, since what a message holds may look like a frame behind the end of new ones."""
-        removed = self._files.remove(before, self._keep_bytes)
+        removed = self._files.remove(min([before, *self._held]), self._keep_bytes)
         self._extents = [each for each in self._extents if each.path not in removed]
         return removed
+
+    def hold(self, since: int) -> bool:
+        """Keep the frames from `since` on, whatever they take, until `release`; False if some are gone already."""
+        if since < self.first:
+            return False
+        self._held.append(since)
+        return True
+
+    def release(self, since: int) -> None:
+        self._held.remove(since)
 
     def unprepared(self) -> JournalFile | None:
         return self._files.unprepared()

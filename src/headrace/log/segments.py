@@ -101,6 +101,8 @@ class Segments:
         self._active_since = -1
         self._active_since_ms = 0
         self._places = places
+        self.keeps_snapshots = False
+        """Whether old producer snapshots stay: the partition is being copied as of an earlier end."""
 
     def adopt(self, loaded: Loaded) -> None:
         """Take what `load` found."""
@@ -355,6 +357,8 @@ class Segments:
     def write_snapshot(self, offset: int, contents: bytes) -> None:
         """Keep a producer snapshot, and the one before it."""
         self.write_small(f"{offset:020d}.snapshot", contents)
+        if self.keeps_snapshots:
+            return
         for old in segment_bases(self._disk, self._folder, ".snapshot")[:-SNAPSHOTS_KEPT]:
             self._disk.remove(segment_path(self._folder, old, ".snapshot"))
 

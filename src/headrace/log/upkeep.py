@@ -415,7 +415,8 @@ class Upkeep:
 
     def drop_expired(self, partition: NativePartition) -> None:
         """Drop a partition's segments that lie before its start."""
-        if partition in self.cleaner.busy or partition in self.indexer.busy or partition.topic.deleted:
+        busy = partition in self.cleaner.busy or partition in self.indexer.busy
+        if busy or partition in self._log.pins or partition.topic.deleted:
             return
         segments = partition.segments
         # A replica may find again on its disk less than it had heard to be committed: then it has the old start, and

@@ -1,0 +1,55 @@
+"""Disks that are wiped, and disks that are put back to an earlier state, as far as a group can live with that."""
+
+from __future__ import annotations
+
+from headrace.cluster.records import Group, parse_group, parse_member
+from simulation.group.replica import GROUP, KEYS
+from simulation.machine import Machine
+from simulation.nemesis import USUAL, Nemesis
+
+FAULTS = {**USUAL, "wipe_disk": 1.5, "restore_disk": 1.5}
+
+
+class DiskNemesis(Nemesis):
+    """A nemesis that leaves the last replica alone that has everything."""
+
+    def __init__(self, *arguments: object, **options: object) -> None:
+        super().__init__(*arguments, faults=FAULTS, **options)  # type: ignore[arg-type]
+        # The directories that nodes had before their disks were taken away.
+        self._lost: dict[str, str | None] = {}
+
+    async def _wipe_disk(self) -> None:
+        if (node := self._expendable()) is not None:
+            self._lose(node)
+            self._before_start[node.name] = node.wipe_disk
+            node.power_cut()
+
+    async def _restore_disk(self) -> None:
+        node = self._expendable()
+        if node is not None and (backup := self._disk_backups.get(node.name)) is not None:
+            self._lose(node)
+            self._before_start[node.name] = lambda: node.restore_disk(backup)
+            node.power_cut()
+
+    def _lose(self, node: Machine) -> None:
+        self._lost[node.name] = self._directory_of(node.name)
+
+    def _expendable(self) -> Machine | None:
+        """A node without which another has everything that is committed."""
+        node, group = self._node(), self._group()
+        if node is None or group is None:
+            return None
+        for other in self._nodes:
+            directory = self._directory_of(other)
+            if other != node.name and directory in group.isr and self._lost.get(other) != directory:
+                return node
+        return None
+
+    def _group(self) -> Group | None:
+        found = self._etcd.store.range(KEYS.group(GROUP).encode(), b"")
+        return parse_group(found[0].value, GROUP) if found else None
+
+    def _directory_of(self, name: str) -> str | None:
+        key = KEYS.member(list(self._nodes).index(name))
+        found = self._etcd.store.range(key.encode(), b"")
+        return parse_member(found[0].value, key).directory_id if found else None
