@@ -113,7 +113,14 @@ class GroupServer:
         self.replica = Replica(
             ground.runtime,
             etcd,
-            NodeSettings(found.cluster_id, keys, config.group, me),
+            NodeSettings(
+                found.cluster_id,
+                keys,
+                config.group,
+                me,
+                journal_max_bytes=config.replica_journal_max_bytes,
+                copy_bytes_per_second=config.replica_copy_bytes_per_second,
+            ),
             replace(config.part(LogSettings), open_files_max=ground.segments_max),
             self._on_role,
             config.replica_uncommitted_max_bytes,
@@ -214,8 +221,14 @@ class GroupServer:
             stopping.result()
 
     async def wait_failed(self) -> None:
-        """Return never; raises a HeadraceError when the replica cannot go on."""
-        await self.replica.broken.wait()
+        """Return never; raises a HeadraceError when the replica cannot go on. One that must copy the group's log anew
+        is started again, and does."""
+        while True:
+            await self.replica.broken.wait()
+            if not self.replica.copies.must_copy:
+                break
+            await self.stop()
+            await self.start()
         raise HeadraceError(
             f"this replica cannot go on: {self.replica.problem}. Look at the disk of {self.config.data}, and start "
             "the node again: it recovers from its journal, and from the other nodes."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bench.peers.etcd import EtcdPeers
@@ -29,13 +30,15 @@ from headrace.runtime.real import real_runtime
 pytestmark = pytest.mark.etcd
 
 
-async def start_replica(peers: EtcdPeers, folder: Path, number: int, log: LogSettings | None = None) -> Replica:
+async def start_replica(
+    peers: EtcdPeers, folder: Path, number: int, log: LogSettings | None = None, **settings: Any
+) -> Replica:
     folder.mkdir(exist_ok=True)
     runtime, etcd = real_runtime(str(folder)), client_of(peers)
     found = await identity.start(runtime, etcd, KEYS, GROUP, number)
     me = Incarnation(number, found.directory_id, found.starts)
-    settings = NodeSettings(CLUSTER_ID, KEYS, GROUP, me, journal_file_bytes=1 << 20)
-    replica = Replica(runtime, etcd, settings, log or LogSettings(), lambda _: None)
+    node = NodeSettings(CLUSTER_ID, KEYS, GROUP, me, **{"journal_file_bytes": 1 << 20, **settings})
+    replica = Replica(runtime, etcd, node, log or LogSettings(), lambda _: None)
     address = await replica.start("127.0.0.1", 0)
     await replica.join(NodeRecord(me.directory_id, me.starts, GROUP, "", {"peer": address}, runtime.boot_id, 1, 1))
     return replica

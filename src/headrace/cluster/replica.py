@@ -70,9 +70,7 @@ class Replica:
             self._on_applied,
             self._on_broken,
         )
-        self.copies = CopyExchange(
-            runtime, settings, self.node, self.log, lambda: self.role is Role.LEADER, self._on_broken
-        )
+        self.copies = CopyExchange(runtime, settings, self.node, self.log, self._on_broken)
 
     async def start(self, host: str, port: int) -> str:
         """Open the data directory, recover what the last stop left, and listen for other nodes; HOST:PORT of that.

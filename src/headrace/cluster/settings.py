@@ -63,6 +63,17 @@ class ClusterSettings(Settings):
         "Bytes that may wait for the other replicas; beyond it appends are refused until there are fewer.",
         least=1_048_576,
     )
+    replica_journal_max_bytes: int = setting(
+        1 << 30,
+        "Of the journal that recovery no longer needs, as many bytes are kept for followers that are behind; one that "
+        "needs more copies.",
+        least=1_048_576,
+    )
+    replica_copy_bytes_per_second: int = setting(
+        50 << 20,
+        "What all copies to new nodes, and to those far behind, may take of this one together while it leads.",
+        least=65_536,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -36,6 +36,7 @@ class Copier:
         on_epoch: Callable[[int], None],
         on_whole: Callable[[], Awaitable[None]],
         has_session: Callable[[], bool],
+        progress: ReceiverProgress,
     ) -> None:
         """`leader`: where the leader is now, and what to ask of it. `on_whole`: called when the directory has all of
         it. `has_session`: whether the node has a session with its leader since."""
@@ -46,8 +47,7 @@ class Copier:
         self._on_epoch = on_epoch
         self._on_whole = on_whole
         self._has_session = has_session
-        self.progress: ReceiverProgress | None = None
-        """Of the attempt under way."""
+        self._progress = progress
 
     async def run(self) -> None:
         """Until the node has a copy and follows. Raises OSError, CorruptLog of this node's own disk."""
@@ -55,8 +55,7 @@ class Copier:
         while True:
             found = self._leader()
             if found is not None:
-                receiver = CopyReceiver(self._runtime, self._frame_max_bytes, self._on_epoch)
-                self.progress = receiver.progress
+                receiver = CopyReceiver(self._runtime, self._frame_max_bytes, self._progress, self._on_epoch)
                 try:
                     if await self._copy(receiver, *found):
                         await self._on_whole()
@@ -65,7 +64,6 @@ class Copier:
                 except (OSError, HeadraceError) as error:
                     logger.warning("a copy from the leader ends, and begins again", error=str(error))
                 finally:
-                    self.progress = None
                     receiver.close()
             await asyncio.sleep(PAUSE_S)
 

@@ -17,6 +17,7 @@ from headrace.cluster import identity
 from headrace.cluster.copying.copier import Copier
 from headrace.cluster.copying.copies import Copies
 from headrace.cluster.copying.messages import Ask
+from headrace.cluster.copying.receiver import ReceiverProgress
 from headrace.cluster.node import Node, NodeSettings
 from headrace.cluster.wire import VERSION, Refusal
 from headrace.errors import DataDirectoryInvalid, HeadraceError
@@ -35,7 +36,6 @@ class CopyExchange:
         settings: NodeSettings,
         node: Node,
         log: ReplicatedLog,
-        leads: Callable[[], bool],
         on_broken: Callable[[str], None],
     ) -> None:
         """`on_broken` is called when the replica must be started again: to copy, or because its disk failed."""
@@ -43,14 +43,15 @@ class CopyExchange:
         self._settings = settings
         self._node = node
         self._log = log
-        self._leads = leads
         self._on_broken = on_broken
         self.given = Copies(log, settings.copy_bytes_per_second, self._refusal)
         """What other nodes are copying from this one."""
-        self.taken: Copier | None = None
-        """What this node is copying."""
+        self.progress = ReceiverProgress()
+        """How far this node is with its own copy."""
         self.on_copied: Callable[[], None] = lambda: None
         """Called when a copy has been adopted."""
+        self.must_copy = False
+        """Whether the replica has only to be started again, to copy."""
         self._tasks: set[asyncio.Task[None]] = set()
         node.serve_copy = self.given.open
         node.on_must_copy = self._must_copy
@@ -89,11 +90,13 @@ class CopyExchange:
             await self._runtime.offload.run(partial(identity.change, self._runtime.disk, is_copying=True))
         except (OSError, DataDirectoryInvalid) as error:
             reason = f"{reason}, and that could not be noted: {error}"
+        else:
+            self.must_copy = True
         self._on_broken(f"it must copy: {reason}")
 
     async def _copy(self) -> None:
         node = self._node
-        self.taken = Copier(
+        copier = Copier(
             self._runtime,
             self._settings.frame_max_bytes,
             self._log.cluster_id,
@@ -101,13 +104,12 @@ class CopyExchange:
             node.learn_epoch,
             self._adopt,
             lambda: node.following is not None and node.following.is_open,
+            self.progress,
         )
         try:
-            await self.taken.run()
+            await copier.run()
         except (OSError, HeadraceError) as error:
             self._on_broken(f"the data directory cannot take a copy: {error}")
-        finally:
-            self.taken = None
 
     async def _adopt(self) -> None:
         """The data directory has a whole copy, synced, and its checkpoint."""
@@ -134,6 +136,6 @@ class CopyExchange:
 
     def _refusal(self, ask: Ask) -> Refusal | None:
         refusal = self._node.refusal(ask)
-        if refusal is None and not self._leads():
+        if refusal is None and self._node.leadership is None:
             refusal = "this node does not lead its group"
         return None if refusal is None else Refusal(refusal, self._node.epoch)

@@ -42,19 +42,26 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class ReceiverProgress:
-    """How far the copy is."""
+    """How far a node is with its copy."""
 
     round: int = 0
     done: int = 0
+    """Bytes of this round that it has."""
     size: int = 0
+    """About how many bytes the round has."""
     received: int = 0
+    """Bytes that were sent, in all rounds and attempts."""
 
 
 class CopyReceiver:
     """One attempt."""
 
     def __init__(
-        self, runtime: Runtime, frame_max_bytes: int, on_epoch: Callable[[int], None] = lambda _: None
+        self,
+        runtime: Runtime,
+        frame_max_bytes: int,
+        progress: ReceiverProgress,
+        on_epoch: Callable[[int], None] = lambda _: None,
     ) -> None:
         """`on_epoch`: called with the latest epoch that the other node knows of, when it refuses."""
         self._offload = runtime.offload
@@ -62,7 +69,7 @@ class CopyReceiver:
         self._on_epoch = on_epoch
         self._connection = PeerConnection(self, frame_max_bytes)
         self._messages: asyncio.Queue[CopyMessage | HeadraceError] = asyncio.Queue()
-        self.progress = ReceiverProgress()
+        self._progress = progress
         self._beating: asyncio.Task[None] | None = None
 
     # --- the connection ---
@@ -134,7 +141,7 @@ class CopyReceiver:
         begin = await self._next()
         if not isinstance(begin, Round):
             raise PeerProtocolError(f"the leader begins a copy with a {type(begin).__name__}")
-        target, progress = self._target, self.progress
+        target, progress = self._target, self._progress
         progress.round, progress.done, progress.size = begin.number, 0, begin.size
         await self._run(target.begin, begin.head)
         logger.info("copies", round=begin.number, sequence=begin.head.sequence, bytes=begin.size, rate=begin.rate)
@@ -180,6 +187,6 @@ class CopyReceiver:
                 raise PeerProtocolError(f"the leader sent a {type(message).__name__} in the middle of a file")
             await self._run(target.write, message.data)
             position += len(message.data)
-            self.progress.received += len(message.data)
+            self._progress.received += len(message.data)
             self._send(Done())
         await self._run(target.end_file)

@@ -142,7 +142,7 @@ class CopySender:
 
     async def _send_round(self, number: int) -> bool:
         """Whether it was the last one."""
-        source = CopySource.fix(self._log)
+        source = await CopySource.fix(self._log)
         try:
             head = await source.head()
             progress = self.progress

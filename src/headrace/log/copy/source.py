@@ -57,8 +57,11 @@ class CopySource:
             log.pin(partition)
 
     @classmethod
-    def fix(cls, log: ReplicatedLog) -> CopySource:
+    async def fix(cls, log: ReplicatedLog) -> CopySource:
         """Fix the position where the log stands now."""
+        # One that is about to lead may be in the middle of a frame; it must give copies, or none may ever be in sync.
+        while not log.replicated.leads and log.frames.applied < log.frames.committed:  # noqa: ASYNC110
+            await asyncio.sleep(BUSY_PAUSE_S)
         partitions = [
             partition
             for topic in log.topics.values()

@@ -48,7 +48,7 @@ def prepare(disk: Disk) -> None:
     if found is None:
         # It has been done, or there was nothing.
         for name in disk.listdir(""):
-            for each in disk.listdir(name):
+            for each in disk.listdir(name) if disk.exists(f"{name}/{METADATA_FILE}") else ():
                 if each.endswith(COPIED):
                     disk.remove(f"{name}/{each}")
         return
