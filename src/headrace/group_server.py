@@ -273,7 +273,7 @@ class GroupServer:
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            await self._doors.close()
+            await self._doors.close_together()
             self._is_started = True
             await self.broker.start()
             if self._deposed.is_set():
@@ -291,10 +291,16 @@ class GroupServer:
 
     async def _abandon(self) -> None:
         """End a leadership: nothing that is not committed goes on."""
-        await asyncio.gather(self.broker.end_waits(), self._doors.close(), return_exceptions=True)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await self.broker.end_waits()
+        await self._doors.close_together()
+        closed = loop.time()
         await self.broker.abandon()
         self._is_started = False
         self.membership.on_change.clear()
+        doors_ms, broker_ms = int((closed - began) * 1000), int((loop.time() - closed) * 1000)
+        log.info("has let go of its leadership", doors_milliseconds=doors_ms, broker_milliseconds=broker_ms)
 
 
 def etcd_of(settings: ClusterSettings) -> Etcd:

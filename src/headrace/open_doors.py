@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+
+import structlog
 
 from headrace.broker.broker import Broker
 from headrace.config import Config, command_line
 from headrace.doors.capacity import Capacity
-from headrace.doors.door import DoorContext
+from headrace.doors.door import Door, DoorContext, Preloads
 from headrace.doors.listeners import Listeners
 from headrace.doors.registry import DoorEntry
 from headrace.doors.settings import SharedSettings
+
+log = structlog.get_logger("headrace.server")
 
 
 class OpenDoors:
@@ -36,13 +40,15 @@ class OpenDoors:
         self._is_ready = is_ready
         self._addresses = addresses
         self._listeners = listeners
-        self._opened = AsyncExitStack()
+        self._opened: list[Door] = []
 
     def load(self) -> None:
         """Import the doors of both roles now, so that none has to be when the role changes."""
         for entry in self._entries:
             if entry.is_configured(self._config):
-                entry.load()
+                door = entry.load()
+                if isinstance(door, Preloads):
+                    door.preload(self._config.part(entry.settings))
                 if entry.follower:
                     entry.load(follows=True)
 
@@ -67,11 +73,23 @@ class OpenDoors:
                 self._listeners,
             )
             door = entry.load(follows)(context)
-            self._opened.push_async_callback(door.stop)
+            self._opened.append(door)
             await door.start()
             self._addresses.update(door.addresses)
 
     async def close(self) -> None:
         """Accept no more, answer what is under way, close."""
-        opened, self._opened = self._opened, AsyncExitStack()
-        await opened.aclose()
+        for door in reversed(self._take()):
+            await door.stop()
+
+    async def close_together(self) -> None:
+        """Likewise, but no door waits for another: none of them serves the role that the node has now."""
+        stops = [asyncio.ensure_future(door.stop()) for door in self._take()]
+        await asyncio.gather(*stops, return_exceptions=True)
+        for each in stops:
+            if (error := each.exception()) is not None:
+                log.error("a door did not close in order", error=repr(error))
+
+    def _take(self) -> list[Door]:
+        opened, self._opened = self._opened, []
+        return opened

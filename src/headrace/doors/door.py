@@ -12,7 +12,7 @@ import socket
 import ssl
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from headrace.addresses import parse_address
 from headrace.broker.broker import Broker
@@ -46,6 +46,16 @@ class Door(Protocol):
 
     async def stop(self) -> None:
         """Accept no more, answer what is under way, close. Safe to call on a door that did not start."""
+
+
+@runtime_checkable
+class Preloads(Protocol):
+    """A door whose parts are imported when it starts, or when they are first needed."""
+
+    @staticmethod
+    def preload(settings: Any) -> None:
+        """Import what clients are likely to need, given the door's settings: a node that follows has time for that, and
+        one that begins to lead has not."""
 
 
 @dataclass(frozen=True, slots=True)

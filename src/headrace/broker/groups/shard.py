@@ -38,7 +38,7 @@ from headrace.broker.groups.rocketmq_group import PROTOCOL as ROCKETMQ
 from headrace.broker.groups.rocketmq_group import RocketMqGroup
 from headrace.broker.loading import SharedLoad
 from headrace.broker.store import STEP_RECORDS, Change, StateTopic
-from headrace.errors import BatchTooLarge, HeadraceError
+from headrace.errors import BatchTooLarge, HeadraceError, NotLeading
 from headrace.format import records as kernel
 from headrace.format.batch import TRANSACTIONAL, BatchHeader
 from headrace.log.interface import Appended, Durability, Log, Partition
@@ -300,7 +300,7 @@ class Shard:
             return
 
         def on_durable(error: Exception | None) -> None:
-            if error is not None:
+            if error is not None and not isinstance(error, NotLeading):
                 log.warning("could not write group state", partition=self._index, error=str(error))
             done(_problem_of(error))
 

@@ -26,7 +26,7 @@ from headrace.broker.settings import BrokerSettings
 from headrace.broker.topics import Topics
 from headrace.broker.turns import Turns
 from headrace.broker.unpacking import Unpacker
-from headrace.errors import HeadraceError, InvalidPartitions, InvalidQueue, UnknownQueue, UnknownTopic
+from headrace.errors import HeadraceError, InvalidPartitions, InvalidQueue, NotLeading, UnknownQueue, UnknownTopic
 from headrace.log.interface import EARLIEST, LATEST, Partition, Topic
 from headrace.log.local import LocalLog
 from headrace.runtime import Runtime
@@ -150,6 +150,8 @@ class Queues:
                 await self.state_writer.until_quiet(lane)
         try:
             await self.state_writer.flush()
+        except NotLeading:
+            log.info("what was settled last in queues is not written down: another node leads")
         except (HeadraceError, OSError) as error:
             log.error("the state of queues could not be written: what was settled last repeats", error=str(error))
 

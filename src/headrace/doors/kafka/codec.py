@@ -35,6 +35,12 @@ def decode_request(api_key: int, version: int, frame: bytes, position: int) -> A
         raise Malformed(f"a request of API {api_key} version {version} does not parse: {error}") from None
 
 
+def preload(api_key: int, version: int) -> None:
+    """Make what reads and writes one version of an API."""
+    _request_reader(api_key, version)
+    _response_writer(api_key, version)
+
+
 def encode_response(api_key: int, version: int, values: dict[str, Any]) -> bytearray:
     """The body of a reply, without length, correlation id and header."""
     out = bytearray()

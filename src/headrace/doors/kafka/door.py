@@ -30,7 +30,7 @@ from headrace.doors.kafka.connection import BUFFER_BYTES, Connection
 from headrace.doors.kafka.errors import KafkaError
 from headrace.doors.kafka.produce_replies import CachedProduce
 from headrace.doors.kafka.quotas import Quota
-from headrace.doors.kafka.registry import Api, handler
+from headrace.doors.kafka.registry import APIS, Api, handler
 from headrace.doors.kafka.sessions import Sessions
 from headrace.doors.kafka.settings import KafkaSettings
 from headrace.errors import HeadraceError
@@ -46,6 +46,9 @@ EXPIRY_SECONDS = 0.5
 TOPIC_KEYS_MAX = 20_000
 # About a kilobyte each.
 CACHED_REQUESTS_MAX = 20_000
+
+# Metadata, ListOffsets, groups and transactions.
+PRELOADED = (2, 3, 8, 9, 10, 11, 12, 13, 14, 18, 22, 24, 25, 26, 28)
 
 EVERY_INTERFACE = ("0.0.0.0", "::")
 
@@ -87,6 +90,13 @@ class KafkaDoor(BufferedAcceptor[Connection]):
     def addresses(self) -> dict[str, str]:
         """HOST:PORT of the door, once it is open."""
         return {"kafka": format_address(*self.address)} if self.is_open else {}
+
+    @staticmethod
+    def preload(settings: KafkaSettings) -> None:
+        """Import the handlers of producers, consumers and transactions, with the newest form of each request."""
+        for key in PRELOADED:
+            handler(key)
+            codec.preload(key, APIS[key].newest)
 
     async def start(self) -> None:
         """Listen; over TLS alone where a certificate is configured. Raises DoorClosed."""

@@ -40,6 +40,15 @@ class NsqDoor:
         self._known = KnownChannels(context.broker)
         self._running = AsyncExitStack()
 
+    @staticmethod
+    def preload(settings: NsqSettings) -> None:
+        """Import the sides that are configured."""
+        if settings.nsq != "off" or settings.nsq_http != "off":
+            import headrace.doors.nsq.nsqd.http.api
+            import headrace.doors.nsq.nsqd.registration
+        if settings.lookup != "off" or settings.lookup_http != "off":
+            import headrace.doors.nsq.lookupd.listener  # noqa: F401
+
     async def start(self) -> None:
         """Open what is configured. Raises DoorClosed."""
         settings = self.settings

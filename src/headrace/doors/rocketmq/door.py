@@ -46,6 +46,15 @@ class RocketMqDoor:
         self._presence = Presence(context.settings)
         self._running = AsyncExitStack()
 
+    @staticmethod
+    def preload(settings: RocketMqSettings) -> None:
+        """Import what answers at the addresses that are configured."""
+        import headrace.doors.rocketmq.namesrv.listener
+        import headrace.doors.rocketmq.remoting.listener
+
+        if settings.rocketmq_grpc != "off" and not missing_grpc_packages():
+            import headrace.doors.rocketmq.grpc.listener  # noqa: F401
+
     async def start(self) -> None:
         """Open what is configured. Raises DoorClosed."""
         from headrace.doors.rocketmq.namesrv.listener import NameServer
