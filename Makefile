@@ -73,7 +73,7 @@ go: install  ## the tests with franz-go, Sarama and go-nsq
 
 etcd: install  ## the tests with a real etcd, which is found (ETCD=path), or installed for them alone
 	$(BIN)/python -m bench.peers.etcd
-	$(BIN)/python -m pytest -m etcd
+	$(BIN)/python -m pytest -m "etcd and not long"
 
 spark: install  ## the tests of the pipeline with a real Spark (Java 17); cluster, Connect and examples are with `make long`
 	$(PIP) -e ".[pipeline,lake,connect]"

@@ -15,8 +15,6 @@ from tests.cluster.nemesis import Nemesis
 from tests.copy_scene import Scene, check_copied, create_topics, settle
 from tests.longer import LONGER
 
-pytestmark = pytest.mark.etcd
-
 # Small files, so that much happens to them.
 FLAGS = ("--checkpoint-ms", "2000")
 
@@ -50,6 +48,7 @@ def live_through_faults(peers_of: Peers, folder: Path, seconds: float, seed: int
         return check_copied(scene), nemesis
 
 
+# With every run, where there is an etcd.
 def test_a_group_lives_through_faults(etcd_peers: Peers, tmp_path: Path) -> None:
     copied, nemesis = live_through_faults(etcd_peers, tmp_path, 60, seed=1)
     print(copied, nemesis.done, len(nemesis.leaders))
@@ -57,6 +56,7 @@ def test_a_group_lives_through_faults(etcd_peers: Peers, tmp_path: Path) -> None
     assert sum(nemesis.done.values()) > 8
 
 
+@pytest.mark.etcd
 @pytest.mark.long
 @pytest.mark.timeout(3600 * LONGER)
 @pytest.mark.parametrize("seed", range(2, 4))
