@@ -48,3 +48,6 @@ class Calendar:
 
     def now_ms(self) -> int:
         return DAY_ONE_MS + int((self._loop.time() + self._clock.jumped) * 1000)
+
+    def boot_seconds(self) -> float:
+        return self._loop.time()

@@ -21,6 +21,7 @@ WELL = Prospect(
     link=Link.OPEN,
     silent_s=0.1,
     heartbeat=Heartbeat(5, 100, 0, 0),
+    stalled_s=0.1,
     lease_s=LEASE,
     unclean=False,
 )
@@ -43,7 +44,9 @@ GONE = replace(WELL, alive=frozenset("bc"), link=Link.CLOSED, silent_s=3.0)
         (replace(WELL, link=Link.CLOSED, silent_s=9.0), False),
         (replace(WELL, link=Link.CONNECTING, silent_s=9.0), False),
         # It is heard, and cannot work.
-        (replace(WELL, heartbeat=Heartbeat(5, 2_100, 0, 0)), True),
+        (replace(WELL, heartbeat=Heartbeat(5, 2_100, 0, 0), stalled_s=2.1), True),
+        # It is without etcd, and has no need of it.
+        (replace(WELL, heartbeat=Heartbeat(5, 2_100, 0, 0)), False),
         (replace(WELL, heartbeat=Heartbeat(5, 0, 2_100, 0)), True),
         (replace(WELL, heartbeat=None), False),
         # This node is what etcd names, and has not been it since its start.

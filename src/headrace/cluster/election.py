@@ -6,7 +6,8 @@ may be well.
 
 A node key dies with its lease, and leases die when etcd pauses although their holder lives: so a session on which the
 leader was heard vetoes. But a leader that is heard and cannot work must not veto for ever: its heartbeats say how long
-it has been without etcd, and for how long its device has been busy with one frame.
+it has been without etcd, and for how long its device has been busy with one frame. Without etcd it works on, until a
+commit waits for a change of the ISR that it cannot make.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ class Prospect:
     silent_s: float
     """Since the leader was last heard on it."""
     heartbeat: Heartbeat | None
+    stalled_s: float
+    """For how long nothing has been committed, though frames wait for it."""
     lease_s: float
     unclean: bool
     """Whether a node may stand that may lack what was committed."""
@@ -56,10 +59,13 @@ def _leader_is_gone(prospect: Prospect) -> bool:
     if leader is None or leader == prospect.me or prospect.link is Link.REFUSED:
         return True
     if prospect.link is Link.OPEN and prospect.silent_s < prospect.lease_s:
-        return _is_stuck(prospect.heartbeat, prospect.lease_s)
+        return _is_stuck(prospect)
     return leader not in prospect.alive
 
 
-def _is_stuck(heartbeat: Heartbeat | None, lease_s: float) -> bool:
+def _is_stuck(prospect: Prospect) -> bool:
     """Whether a leader that is heard cannot do its work."""
-    return heartbeat is not None and max(heartbeat.etcd_ms, heartbeat.flush_ms) > lease_s * 1000
+    heartbeat, lease_s = prospect.heartbeat, prospect.lease_s
+    if heartbeat is None:
+        return False
+    return heartbeat.flush_ms > lease_s * 1000 or (heartbeat.etcd_ms > lease_s * 1000 and prospect.stalled_s > lease_s)

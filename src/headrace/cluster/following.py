@@ -16,9 +16,14 @@ from headrace.cluster.connection import PeerConnection
 from headrace.cluster.records import Incarnation
 from headrace.cluster.wire import Acknowledgement, Frame, Heartbeat, Hello, Message, Refusal, Welcome
 from headrace.errors import CorruptLog
+from headrace.log.group_frames import header_of
 from headrace.log.replicated_journal import ReplicatedJournal
+from headrace.runtime.clock import Clock
 
 logger = structlog.get_logger("headrace.cluster")
+
+# Longer than any round trip: a machine that does not answer may have another address by the next attempt.
+CONNECT_S = 3.0
 
 
 class Link(Enum):
@@ -37,6 +42,7 @@ class Following:
     def __init__(
         self,
         journal: ReplicatedJournal,
+        clock: Clock,
         hello: Hello,
         leader: Incarnation,
         address: tuple[str, int],
@@ -47,6 +53,7 @@ class Following:
         on_must_copy: Callable[[str], None],
     ) -> None:
         self._journal = journal
+        self._clock = clock
         self.leader = leader
         self._on_lost = on_lost
         self._on_must_copy = on_must_copy
@@ -61,12 +68,14 @@ class Following:
         self.link = Link.CONNECTING
         self.heartbeat: Heartbeat | None = None
         """The leader's last one."""
+        self._waits_since = loop_time()
         self._connecting = asyncio.get_running_loop().create_task(self._connect())
 
     async def _connect(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            await loop.create_connection(lambda: self._connection, *self._address)
+            async with asyncio.timeout(CONNECT_S):
+                await loop.create_connection(lambda: self._connection, *self._address)
         except ConnectionRefusedError:
             if self.link is Link.CONNECTING:
                 self.link = Link.REFUSED
@@ -91,6 +100,11 @@ class Following:
         """The loop's time at which the leader was last heard; 0 if it never was."""
         return self._connection.heard_at
 
+    @property
+    def stalled_s(self) -> float:
+        """For how long nothing has been committed, though this node has frames that wait for it."""
+        return loop_time() - self._waits_since
+
     def on_message(self, connection: PeerConnection, message: Message) -> None:
         match message:
             case Welcome():
@@ -103,6 +117,8 @@ class Following:
                 self._store(message.data)
             case Heartbeat() if self._aligned:
                 self.heartbeat = message
+                if message.committed >= self._journal.last.sequence:
+                    self._waits_since = loop_time()
                 self._commit(message.committed)
                 # Also what keeps the leader from taking this node for silent.
                 self._acknowledge()
@@ -123,18 +139,25 @@ class Following:
             self._on_must_copy(f"the leader lacks what was committed here behind frame {common_end}")
             return
         await self._journal.truncate(common_end)
+        if self._journal.last.sequence < common_end:
+            # A write had failed, and with it went what this node said that it has: say anew what there is.
+            self.close()
+            self._on_lost()
+            return
         if self.link is Link.OPEN:
             self._aligned = True
             self._acknowledge()
 
     def _store(self, data: bytes) -> None:
+        head = header_of(data)
+        if head is not None and head.epoch > self.epoch:
+            logger.warning("the leader sent a frame of a later epoch than its own", epoch=head.epoch, own=self.epoch)
+            self.close()
+            return
         try:
             frame = self._journal.store(data)
         except CorruptLog as error:
             logger.warning("the session with the leader ends", error=str(error))
-            self.close()
-            return
-        if frame.epoch > self.epoch:
             self.close()
             return
         self._commit(frame.committed)
@@ -144,6 +167,7 @@ class Following:
         reach = min(sequence, self._journal.flushed)
         if reach > self._journal.committed:
             self._journal.commit(reach)
+            self._waits_since = loop_time()
             self._on_committed(reach)
 
     def on_flushed(self) -> None:
@@ -152,7 +176,7 @@ class Following:
             self._acknowledge()
 
     def _acknowledge(self) -> None:
-        self._connection.send(Acknowledgement(self._journal.flushed))
+        self._connection.send(Acknowledgement(self._journal.flushed, self._clock.now_ms()))
 
     def on_closed(self, connection: PeerConnection) -> None:
         self._aligned = False
@@ -169,3 +193,7 @@ class Following:
         self._connection.close()
         if self._aligning is not None:
             self._aligning.cancel()
+
+
+def loop_time() -> float:
+    return asyncio.get_running_loop().time()

@@ -16,16 +16,15 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from crc32c import crc32c
-
 from headrace.cluster.changes import forget_directory
 from headrace.cluster.errors import ChangeRefused, EtcdWentBack, StartRefused
 from headrace.cluster.etcd import Etcd
 from headrace.cluster.records import Cluster, Group, Keys, Member, parse_group, parse_member, parse_node
 from headrace.cluster.swaps import change_group, read_cluster, read_group, swap
 from headrace.errors import DataDirectoryInvalid
+from headrace.log import checked
 from headrace.runtime import Runtime
-from headrace.runtime.disk import Disk, read_whole, replace_whole
+from headrace.runtime.disk import Disk
 
 PATH = "cluster-identity"
 FORMAT = 1
@@ -50,14 +49,14 @@ class Identity:
 
 def load(disk: Disk) -> Identity | None:
     """The identity, or None in a directory that never belonged to a cluster. Blocks. Raises DataDirectoryInvalid."""
-    contents = read_whole(disk, PATH)
-    if contents is None:
-        return None
-    crc, _, body = contents.partition(b"\n")
-    if crc != b"%08x" % crc32c(body):
+    try:
+        body = checked.load(disk, PATH)
+    except checked.ChecksumWrong:
         raise DataDirectoryInvalid(
             f"the file {PATH!r} does not fit its checksum. Give the node an empty directory: it copies what it needs."
-        )
+        ) from None
+    if body is None:
+        return None
     values = json.loads(body)
     if (found := values.pop("format", None)) != FORMAT:
         raise DataDirectoryInvalid(
@@ -69,7 +68,7 @@ def load(disk: Disk) -> Identity | None:
 def save(disk: Disk, identity: Identity) -> None:
     """Replace the identity durably. Blocks."""
     body = json.dumps({"format": FORMAT, **asdict(identity)}).encode()
-    replace_whole(disk, PATH, b"%08x\n%b" % (crc32c(body), body))
+    checked.save(disk, PATH, body)
 
 
 # Two changes at once must not undo each other.

@@ -19,7 +19,7 @@ from headrace.cluster.connection import PeerConnection
 from headrace.cluster.maximal_isr import MaximalIsr
 from headrace.cluster.records import Incarnation
 from headrace.cluster.wire import Acknowledgement, Frame, Heartbeat, Hello, Message, Refusal, Welcome
-from headrace.errors import TransferFailed
+from headrace.errors import NotLeading, TransferFailed
 from headrace.log.replicated_journal import FramesGone, ReplicatedJournal
 from headrace.runtime import Runtime
 
@@ -42,6 +42,8 @@ class Session:
     catching_up: asyncio.Task[None] | None = None
     answers: int = 0
     """How often it has acknowledged: each heartbeat too."""
+    ahead_ms: int = 0
+    """By how much its calendar is ahead of the leader's."""
 
 
 class Leadership:
@@ -56,12 +58,15 @@ class Leadership:
         min_isr: int,
         isr: MaximalIsr,
         on_committed: Callable[[int], None],
+        is_doubtful: Callable[[], bool] = lambda: False,
     ) -> None:
+        """While `is_doubtful`, nothing is appended and nothing committed: another may lead."""
         self._runtime = runtime
         self._journal = journal
         self._me = me
         self.epoch = epoch
         self._on_committed = on_committed
+        self._is_doubtful = is_doubtful
         self._sessions: dict[str, Session] = {}
         self._loop = asyncio.get_running_loop()
         self.is_over = False
@@ -86,7 +91,9 @@ class Leadership:
     # --- the journal ---
 
     def append(self, payload: bytes, entries: int, *, begin: bool = False) -> int:
-        """The next frame; its sequence."""
+        """The next frame; its sequence. Raises NotLeading, CorruptLog."""
+        if self._is_doubtful():
+            raise NotLeading("this node did not run for a while, and another may lead")
         data = self._journal.append(self.epoch, payload, entries, begin=begin)
         sequence, now = self._journal.last.sequence, self._loop.time()
         if not self._ages or now - self._ages[-1][1] >= AGE_STEP_S:
@@ -103,7 +110,7 @@ class Leadership:
     def advance(self) -> None:
         """Commit what can be committed by now."""
         reach = self.commitment.reach(self._journal.flushed)
-        if reach > self._journal.committed and not self.is_over:
+        if reach > self._journal.committed and not self.is_over and not self._is_doubtful():
             self._journal.commit(reach)
             self._on_committed(reach)
             self._wake_waiters()
@@ -168,6 +175,7 @@ class Leadership:
             self.on_closed(connection)
             return
         session.answers += 1
+        session.ahead_ms = message.time_ms - self._runtime.clock.now_ms()
         self.commitment.acknowledge(session.follower.directory_id, message.flushed)
         self.advance()
         self._wake_waiters()
@@ -264,6 +272,22 @@ class Leadership:
             if is_outside and self.commitment.acknowledged(directory) >= enough and may_join(directory):
                 return session.follower
         return None
+
+    @property
+    def silent_s(self) -> float:
+        """Since any follower was last heard."""
+        heard = max((each.connection.heard_at for each in self._sessions.values()), default=self._began_at)
+        return self._loop.time() - max(heard, self._began_at)
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether another replica is in sync, and could lead."""
+        return bool(self.commitment.isr.members - {self._me})
+
+    @property
+    def clock_differs_ms(self) -> int:
+        """How far this node's calendar is from the nearest of its followers'; 0 without any."""
+        return min((abs(each.ahead_ms) for each in self._sessions.values() if each.answers), default=0)
 
     def end(self) -> None:
         """The leadership is over: nothing more is sent, committed or acknowledged in it."""

@@ -31,7 +31,9 @@ from headrace.cluster.metadata import Metadata
 from headrace.cluster.presence import LEASE_SECONDS, Presence
 from headrace.cluster.records import Group, Incarnation, Keys
 from headrace.cluster.records import Node as NodeRecord
+from headrace.cluster.seen import Seen
 from headrace.cluster.transfers import Transfers
+from headrace.cluster.vigil import Vigil
 from headrace.cluster.wire import VERSION, Copy, Hello, Message, Refusal
 from headrace.errors import NotLeading
 from headrace.log.replicated_journal import ReplicatedJournal
@@ -43,6 +45,8 @@ logger = structlog.get_logger("headrace.cluster")
 FOLLOW_PAUSE_S = 0.1
 # After a write of the journal failed: before it is tried again.
 RECOVERY_S = 1.0
+# Between the calendars of leader and followers: beyond it nothing expires.
+CLOCK_MAX_MS = 10_000
 # What a stop takes at most to leave the group in good order.
 RETIRE_S = 5.0
 
@@ -119,6 +123,10 @@ class Node:
             self.metadata, self.journal, settings.me, settings.preferred_after_s, lambda: self.leadership
         )
         self.figures = Figures()
+        self._vigil = Vigil(runtime.clock, settings.lease_s)
+        self._seen = Seen(runtime)
+        self.trusts_clock = True
+        """While it leads: whether its calendar is near that of any follower."""
         self._admissions = Admissions(settings.admission_max_s)
         self._presence: Presence | None = None
         self._followed_at = 0.0
@@ -187,6 +195,7 @@ class Node:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.transfers.stop()
+        await self._seen.stop()
         if self._presence is not None:
             await self.metadata.stop()
             await self._presence.stop()
@@ -330,6 +339,7 @@ class Node:
         group = self.group
         assert group is not None
         self.epoch = max(self.epoch, group.epoch)
+        self._seen.note(group)
         leadership = self.leadership
         if leadership is None:
             return
@@ -396,6 +406,7 @@ class Node:
             following.link if following else None,
             self._loop.time() - following.heard_at if following else 0.0,
             following.heartbeat if following else None,
+            following.stalled_s if following else 0.0,
             self._settings.lease_s,
             group.unclean,
         )
@@ -440,6 +451,7 @@ class Node:
             group.min_isr,
             self.metadata.maximal,
             self._on_committed,
+            lambda: self._vigil.slept_s > 0,
         )
         self._on_isr(self.leadership.commitment.has_enough)
 
@@ -487,12 +499,31 @@ class Node:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(self._settings.lease_s / 8)
-            if self.leadership is None:
-                continue
-            if self.leadership.age_of(self.journal.flushed + 1) > self._settings.lease_s:
-                self.give_up("its device does not answer")
-            else:
-                self.leadership.beat(int(self.metadata.silent_s * 1000))
+            slept_s = self._vigil.slept_s
+            self._vigil.tick()
+            if self.leadership is not None:
+                self._check_leadership(self.leadership, slept_s)
+
+    def _check_leadership(self, leadership: Leadership, slept_s: float) -> None:
+        """Lead on only where this node can, and may believe that it does."""
+        lease_s = self._settings.lease_s
+        if slept_s:
+            self._step_down(f"it did not run for {slept_s:.1f} s, and another may lead")
+        elif leadership.has_peers and min(leadership.silent_s, self.metadata.silent_s) > lease_s:
+            self._step_down("neither etcd nor another replica has been heard for a lease")
+        elif leadership.age_of(self.journal.flushed + 1) > lease_s:
+            self.give_up("its device does not answer")
+        else:
+            leadership.beat(int(self.metadata.silent_s * 1000))
+            self._judge_clock(leadership.clock_differs_ms)
+
+    def _judge_clock(self, differs_ms: int) -> None:
+        is_trusted = differs_ms <= CLOCK_MAX_MS
+        if self.trusts_clock and not is_trusted:
+            logger.error("this node's clock differs from its followers': nothing expires meanwhile", ms=differs_ms)
+        elif is_trusted and not self.trusts_clock:
+            logger.info("this node's clock agrees with a follower's again", ms=differs_ms)
+        self.trusts_clock = is_trusted
 
     # --- following ---
 
@@ -533,6 +564,7 @@ class Node:
         )
         self.following = Following(
             self.journal,
+            self._runtime.clock,
             hello,
             leader,
             address,

@@ -71,6 +71,7 @@ class Replica:
             self._on_broken,
         )
         self.copies = CopyExchange(runtime, settings, self.node, self.log, self._on_broken)
+        self.log.trusts_clock = lambda: self.node.trusts_clock
 
     async def start(self, host: str, port: int) -> str:
         """Open the data directory, recover what the last stop left, and listen for other nodes; HOST:PORT of that.

@@ -20,7 +20,7 @@ from headrace.log.group_frames import Position
 
 VERSION = 1
 LENGTH = Struct(">IB")
-ACKNOWLEDGEMENT = Struct(">Q")
+ACKNOWLEDGEMENT = Struct(">Qq")
 HEARTBEAT = Struct(">QQQQ")
 OPENING_MAX_BYTES = 1 << 20
 
@@ -85,6 +85,8 @@ class Acknowledgement:
     """The follower's device has every frame up to this sequence."""
 
     flushed: int
+    time_ms: int
+    """The follower's calendar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,9 @@ def encode(message: Message) -> bytes:
         case Copy():
             return LENGTH.pack(1 + len(message.body), COPY) + message.body
         case Acknowledgement():
-            return LENGTH.pack(1 + ACKNOWLEDGEMENT.size, ACKNOWLEDGE) + ACKNOWLEDGEMENT.pack(message.flushed)
+            return LENGTH.pack(1 + ACKNOWLEDGEMENT.size, ACKNOWLEDGE) + ACKNOWLEDGEMENT.pack(
+                message.flushed, message.time_ms
+            )
         case Heartbeat():
             body = HEARTBEAT.pack(message.committed, message.etcd_ms, message.flush_ms, message.time_ms)
             return LENGTH.pack(1 + len(body), BEAT) + body

@@ -13,11 +13,10 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 from uuid import UUID
 
-from crc32c import crc32c
-
 from headrace.errors import CheckpointDamaged, DataDirectoryInvalid
+from headrace.log import checked
 from headrace.log.interface import Durability, TopicSettings
-from headrace.runtime.disk import Disk, read_whole, replace_whole
+from headrace.runtime.disk import Disk, replace_whole
 
 PATH = "checkpoint"
 CLEAN_PATH = "clean-shutdown"
@@ -118,20 +117,20 @@ def save(disk: Disk, checkpoint: Checkpoint) -> None:
     lines = [json.dumps(head, separators=(",", ":"))]
     lines += [json.dumps(topic_to_json(topic), separators=(",", ":")) for topic in checkpoint.topics]
     body = "\n".join(lines).encode()
-    replace_whole(disk, PATH, b"%08x\n%b" % (crc32c(body), body))
+    checked.save(disk, PATH, body)
 
 
 def load(disk: Disk) -> Checkpoint | None:
     """The checkpoint, or None where there is none (a new data directory). Blocks."""
-    contents = read_whole(disk, PATH)
-    if contents is None:
-        return None
-    crc, _, body = contents.partition(b"\n")
-    if crc != b"%08x" % crc32c(body):
+    try:
+        body = checked.load(disk, PATH)
+    except checked.ChecksumWrong:
         raise CheckpointDamaged(
             f"the file {PATH!r} does not fit its checksum: restore it from a backup, "
             "or let `headrace log repair` put it together again"
-        )
+        ) from None
+    if body is None:
+        return None
     head, *topics = body.decode().split("\n")
     values = json.loads(head)
     if values["version"] != VERSION:

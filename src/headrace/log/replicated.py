@@ -81,6 +81,8 @@ class ReplicatedLog(NativeLog):
         self._not_leading = "this node does not lead its group"
         self._has_enough = True
         self._is_paused = False
+        self.trusts_clock: Callable[[], bool] = lambda: True
+        """Whether the calendar is right enough for anything to expire."""
         self.replicated = self.committer = ReplicatedCommitter(self._roll_back, self._judge)
         journal.on_device = self.replicated.note_flushed
         self.spool = Spool(runtime.disk, config.journal_bytes, 0, lambda: None)
@@ -182,7 +184,8 @@ class ReplicatedLog(NativeLog):
 
     @property
     def decides_retention(self) -> bool:  # type: ignore[override]
-        return self.replicated.leads
+        # What a clock that is wrong lets expire is gone on every replica.
+        return self.replicated.leads and self.trusts_clock()
 
     async def settle(self) -> None:
         for _ in range(SETTLE_TURNS):

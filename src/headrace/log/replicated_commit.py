@@ -137,8 +137,8 @@ class ReplicatedCommitter(Committer):
         if group.entries:
             try:
                 self._last = self._submit(b"".join(group.payload), group.entries)
-            except CorruptLog as error:
-                # The journal could not be written, and this node is about to resign.
+            except (CorruptLog, NotLeading) as error:
+                # The journal could not be written, or this process did not run: this node is about to step down.
                 reason = NotLeading(str(error))
                 self._void([*(flying for _, flying in self._flying), group], reason)
                 self._flying.clear()

@@ -13,9 +13,16 @@ class Clock(Protocol):
         """Milliseconds since the epoch, as records carry them."""
         ...
 
+    def boot_seconds(self) -> float:
+        """Seconds since the machine was started, those in which it slept too; it never jumps."""
+        ...
+
 
 class SystemClock:
     """The machine's own clock."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+    def boot_seconds(self) -> float:
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
