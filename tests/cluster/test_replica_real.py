@@ -134,3 +134,33 @@ async def test_what_is_committed_is_on_every_replica(etcd_peers: Peers, tmp_path
         assert partitions[0].start == 10
     for replica in replicas.values():
         await replica.stop()
+
+
+async def test_a_change_of_the_catalogue_goes_on_without_its_caller(etcd_peers: Peers, tmp_path: Path) -> None:
+    peers = etcd_peers(1)
+    await begin(peers)
+    replicas = {number: await start_replica(peers, tmp_path / str(number), number) for number in (1, 2, 3)}
+    _, leader = await leader_of(replicas, 3)
+    creating = asyncio.ensure_future(leader.log.create("t", 1, {}, TopicSettings()))
+    while not leader.log._changes:
+        await asyncio.sleep(0)
+    creating.cancel()
+    for replica in replicas.values():
+        await until(lambda replica=replica: "t" in replica.log.topics)  # type: ignore[misc]
+    await leader.log.topics["t"].partitions[0].load()
+    await append(leader, (leader.log.topics["t"].partitions[0], b"v"))
+    trimming = asyncio.ensure_future(leader.log.topics["t"].partitions[0].trim(1))
+    await asyncio.sleep(0)
+    trimming.cancel()
+    deleting = asyncio.ensure_future(leader.log.delete("t"))
+    for replica in replicas.values():
+        await until(
+            lambda replica=replica: (
+                replica.log.topics["t"].partitions[0].start == 1 if "t" in replica.log.topics else True
+            )
+        )  # type: ignore[misc]
+    deleting.cancel()
+    for replica in replicas.values():
+        await until(lambda replica=replica: "t" not in replica.log.topics)  # type: ignore[misc]
+    for replica in replicas.values():
+        await replica.stop()

@@ -34,7 +34,7 @@ messages = st.one_of(
     st.builds(Welcome, numbers, numbers),
     st.builds(Refusal, st.text(), numbers),
     st.builds(Frame, st.binary(max_size=300)),
-    st.builds(Acknowledgement, numbers),
+    st.builds(Acknowledgement, numbers, st.integers(-(1 << 63), (1 << 63) - 1)),
     st.builds(Heartbeat, numbers, numbers, numbers, numbers),
 )
 

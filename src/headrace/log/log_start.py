@@ -7,6 +7,8 @@ files. A `memory` topic has no files, and keeps its newest bytes.
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.errors import OffsetOutOfRange, PartitionOffline
@@ -31,10 +33,19 @@ async def trim(partition: NativePartition, before: int) -> int:
     if not partition.writable:
         raise PartitionOffline(f"{partition.folder} is being truncated: try again in a moment")
     if before > partition.start:
-        if partition.topic.settings.durability is not Durability.MEMORY:
-            await partition.log.committer.add_note(Kind.START, partition.topic_bytes, partition.index, before)
-        move_start(partition, before)
+        if partition.topic.settings.durability is Durability.MEMORY:
+            move_start(partition, before)
+        else:
+            noted = partition.log.committer.add_note(Kind.START, partition.topic_bytes, partition.index, before)
+            # Also if the caller goes: other replicas do it.
+            noted.add_done_callback(partial(_on_noted, partition, before))
+            await asyncio.shield(noted)
     return partition.start
+
+
+def _on_noted(partition: NativePartition, before: int, noted: asyncio.Future[None]) -> None:
+    if not noted.cancelled() and noted.exception() is None:
+        move_start(partition, before)
 
 
 def move_start(partition: NativePartition, before: int) -> None:

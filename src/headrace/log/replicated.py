@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import structlog
@@ -48,6 +48,8 @@ from headrace.log.turn import Turn
 from headrace.runtime import Runtime
 
 logger = structlog.get_logger("headrace.log")
+
+T = TypeVar("T")
 
 # No batch is as large: none goes straight to its segment.
 NEVER_DIRECT = 1 << 62
@@ -93,6 +95,8 @@ class ReplicatedLog(NativeLog):
         """Why this replica cannot go on until it is started again."""
         self.is_copying = False
         """What the directory has is no whole copy: there are no topics until `adopt_copy`. Set before the start."""
+        # Changes of the catalogue that are under way.
+        self._changes: set[asyncio.Task[Any]] = set()
         # Of deleted topics whose folders are still there, by name.
         self._removals: dict[str, asyncio.Task[None]] = {}
         self._judge()
@@ -163,7 +167,9 @@ class ReplicatedLog(NativeLog):
 
     async def stop(self) -> None:
         self.follow("the node stops")
-        ending = [*self._removals.values(), *([self._applying] if self._applying is not None else [])]
+        # What is committed takes effect, whoever asked for it.
+        await self.settle()
+        ending = [*self._changes, *self._removals.values(), *([self._applying] if self._applying is not None else [])]
         for task in ending:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
@@ -253,14 +259,29 @@ class ReplicatedLog(NativeLog):
 
     async def create(self, name: str, partitions: int, config: Mapping[str, str], settings: TopicSettings) -> Topic:
         await self._make_way(name)
-        return await super().create(name, partitions, config, _in_group(settings))
+        return await self._to_its_end(super().create(name, partitions, config, _in_group(settings)))
+
+    async def delete(self, name: str) -> None:
+        await self._to_its_end(super().delete(name))
 
     async def alter(
         self, name: str, *, partitions: int | None = None, config: tuple[Mapping[str, str], TopicSettings] | None = None
     ) -> Topic:
         if config is not None:
             config = config[0], _in_group(config[1])
-        return await super().alter(name, partitions=partitions, config=config)
+        return await self._to_its_end(super().alter(name, partitions=partitions, config=config))
+
+    async def _to_its_end(self, change: Coroutine[Any, Any, T]) -> T:
+        """Change the catalogue, though the caller may go: once that is committed, every other replica does it."""
+        task = asyncio.get_running_loop().create_task(change)
+        self._changes.add(task)
+        task.add_done_callback(self._on_changed)
+        return await asyncio.shield(task)
+
+    def _on_changed(self, task: asyncio.Task[Any]) -> None:
+        self._changes.discard(task)
+        if not task.cancelled():
+            task.exception()  # the caller has it, or is gone
 
     async def remove_topic(self, topic: Topic) -> None:
         """Remove a topic that is gone. Its files go once a checkpoint knows that: a start may find again less than was
