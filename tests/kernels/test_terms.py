@@ -78,19 +78,12 @@ def test_what_matches(
     expected = [
         each
         for each, record in zip(installed_records.parse(batch, MAX), records, strict=True)
-        if set(wanted) <= whole_terms_of(record)
-        and times[0] <= record[0] <= times[1]
-        and offsets[0] <= each[0] < offsets[1]
+        if set(wanted) <= terms_of(record) and times[0] <= record[0] <= times[1] and offsets[0] <= each[0] < offsets[1]
     ]
     assert found == expected[:limit]
     if expected and codec == 0 and limit:
         needle = max((value for _, value in wanted), key=len)
         assert terms.suspects(batch * 2, needle, times[0]) == ([0, len(batch)], len(records))
-
-
-def whole_terms_of(record: tuple) -> set[tuple[str, bytes]]:
-    """Those, and KEYS as a whole."""
-    return terms_of(record) | {("key", value) for name, value in record[3] if name == "KEYS" and value}
 
 
 @RELAXED

@@ -31,6 +31,7 @@ COMMANDS = {
     "transaction": "transactions:app",
     "queue": "queues:app",
     "redrive": "redrive:redrive",
+    "search": "search:search",
     "timer": "timers:app",
     "half": "half:app",
     "cluster": "cluster:app",

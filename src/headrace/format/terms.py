@@ -310,7 +310,7 @@ class Matcher:
             length = reader.field(reader.record_end)
             if is_it and length >= len(value):
                 content: bytes = reader.body[reader.position : reader.position + length]
-                if content == value or (words and value in content.split(b" ")):
+                if (value in content.split(b" ")) if words else content == value:
                     return True
             if length > 0:
                 reader.position += length

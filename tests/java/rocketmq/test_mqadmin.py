@@ -160,6 +160,26 @@ def test_messages(admin: Admin, raw: Raw, topic: str) -> None:
     assert ("order-43" in found, "paid" in found, f"Queue Offset:        {0}" in found) == (True, True, True)
 
 
+def test_messages_are_found_by_their_keys(admin: Admin, raw: Raw, topic: str) -> None:
+    unique = uuid4().hex.upper()
+    for number in range(6):
+        properties = {"KEYS": f"order-{number % 2} any", "UNIQ_KEY": f"{unique[:-1]}{number}", "TAGS": "t"}
+        raw.sent(topic, b"body-%d" % number, queue=number % 4, properties=properties)
+    rows = admin.rows("queryMsgByKey", "-t", topic, "-k", "order-1")
+    assert sorted(row[0] for row in rows) == [f"{unique[:-1]}{number}" for number in (1, 3, 5)]
+    assert len(admin.rows("queryMsgByKey", "-t", topic, "-k", "any", "-m", 4)) == 4
+    assert "no message" in admin("queryMsgByKey", "-t", topic, "-k", "order")
+    found = admin("queryMsgByUniqueKey", "-t", topic, "-i", f"{unique[:-1]}4")
+    assert (f"Topic:               {topic}" in found, "order-0 any" in found) == (True, True)
+    by_id = admin("queryMsgById", "-t", topic, "-i", f"{unique[:-1]}2")
+    assert "order-0 any" in by_id, "what is no offset id is a unique one"
+    fields = f"Pub 1700000000000 region producers {topic} {unique} t k localhost 4 7 0 {unique} true"
+    trace = fields.replace(" ", "\x01")
+    raw.sent("RMQ_SYS_TRACE_TOPIC", f"{trace}\x02".encode(), properties={"KEYS": f"{unique} k"})
+    (row,) = [row for row in admin.rows("queryMsgTraceById", "-i", unique) if "producers" in row]
+    assert row[:2] == ["Pub", "producers"]
+
+
 def test_the_lag_is_that_of_every_other_tool(admin: Admin, serving: ServeProcess, raw: Raw, topic: str) -> None:
     group = f"{topic}-g"
     for number in range(10):

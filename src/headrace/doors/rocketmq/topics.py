@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from headrace.broker.broker import Broker
+from headrace.broker.search.fields import INDEX, ROCKETMQ_INDEX
 from headrace.doors.rocketmq.codes import Code
 from headrace.doors.rocketmq.errors import ResponseError
 from headrace.doors.rocketmq.names import DEAD, DEFAULT_TOPIC, RETRY, log_name, reply_topic, retry_topic, rocketmq_name
@@ -29,6 +30,8 @@ PERM = "rocketmq.perm"
 MESSAGE_TYPE = "rocketmq.message.type"
 ANY_TYPE = "ANY"
 ANY_TYPES = (ANY_TYPE, "MIXED")
+# RocketMQ's own broker can search all of its topics.
+INDEXED = {INDEX: ROCKETMQ_INDEX}
 GROUP_NAME_MAX = 255
 # Of a retry topic, whatever the settings of its group ask for.
 RETRY_QUEUES_MAX = 64
@@ -111,12 +114,12 @@ class RocketMqTopics:
         if name.startswith((RETRY, DEAD)):
             settings = self._broker.rocketmq.groups.get(name.removeprefix(RETRY))
             count = 1 if settings is None else min(max(settings.retry_queues, 1), RETRY_QUEUES_MAX)
-            return await self._broker.topics.open(log_name(name), count)
+            return await self._broker.topics.open(log_name(name), count, INDEXED)
         if not self._broker.config.auto_create_topics:
             raise ResponseError(
                 Code.TOPIC_NOT_EXIST, f"the topic[{name}] does not exist, and no message makes it (auto_create_topics)"
             )
-        return await self._broker.topics.open(log_name(name), max(min(queues, self._queues_max), 1))
+        return await self._broker.topics.open(log_name(name), max(min(queues, self._queues_max), 1), INDEXED)
 
     @property
     def queues_of_new(self) -> int:

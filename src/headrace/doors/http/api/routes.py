@@ -8,7 +8,7 @@ from typing import cast
 
 from headrace.broker.broker import Broker
 from headrace.doors.http.api import errors
-from headrace.doors.http.api.handlers import cluster, half, publish, queues, redrive, timers
+from headrace.doors.http.api.handlers import cluster, half, publish, queues, redrive, search, timers
 from headrace.doors.http.api.responses import json_response
 from headrace.doors.http.server.listener import BODY_MAX_BYTES
 from headrace.doors.http.server.messages import HttpError, Request, Response
@@ -21,6 +21,7 @@ ROUTES = {
     "/v1/queues": {"GET": queues.list_queues},
     "/v1/topics/{topic}/messages": {"POST": publish.publish_json},
     "/topics/{topic}": {"POST": publish.publish_body},
+    "/v1/topics/{topic}/search": {"GET": search.search},
     "/v1/topics/{topic}/queues": {"GET": queues.list_queues_of_topic},
     QUEUE: {
         "GET": queues.show_queue,

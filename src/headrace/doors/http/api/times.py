@@ -25,7 +25,7 @@ def due_of(delay: Any, deliver_at: Any, now_ms: int) -> int:
         if milliseconds > MAX_DELAY_MS:
             raise bad_request(f"delay is {delay!r}: a message can wait for 25 years at most")
         return now_ms + milliseconds if milliseconds else 0
-    return 0 if deliver_at is None else _time_ms(deliver_at)
+    return 0 if deliver_at is None else time_ms("deliver_at", deliver_at)
 
 
 def _delay_ms(given: Any) -> int:
@@ -41,7 +41,8 @@ def _delay_ms(given: Any) -> int:
     return int(exact) + (exact != int(exact))
 
 
-def _time_ms(given: Any) -> int:
+def time_ms(name: str, given: Any) -> int:
+    """A time, as the field `name` gives it."""
     if isinstance(given, str) and not (given.isascii() and given.isdigit()):
         try:
             moment = datetime.fromisoformat(given)
@@ -51,4 +52,4 @@ def _time_ms(given: Any) -> int:
             pass
     elif isinstance(given, str | int) and not isinstance(given, bool) and len(str(given)) <= 18 and int(given) >= 0:
         return int(given)
-    raise bad_request(f"deliver_at is {given!r}; it can be {TIME_HELP}")
+    raise bad_request(f"{name} is {given!r}; it can be {TIME_HELP}")

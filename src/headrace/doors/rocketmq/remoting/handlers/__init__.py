@@ -17,6 +17,7 @@ from headrace.doors.rocketmq.remoting.handlers.offsets import OffsetHandlers
 from headrace.doors.rocketmq.remoting.handlers.pop import PopHandlers
 from headrace.doors.rocketmq.remoting.handlers.progress import ProgressHandlers
 from headrace.doors.rocketmq.remoting.handlers.pull import PullHandler
+from headrace.doors.rocketmq.remoting.handlers.query import QueryHandler
 from headrace.doors.rocketmq.remoting.handlers.recall import RecallHandler
 from headrace.doors.rocketmq.remoting.handlers.reply import ReplyHandler
 from headrace.doors.rocketmq.remoting.handlers.reset import ResetHandler
@@ -51,6 +52,7 @@ def of(remoting: Remoting) -> Handlers:
         Request.GET_MIN_OFFSET: offsets.min,
         Request.SEARCH_OFFSET_BY_TIMESTAMP: offsets.search,
         Request.GET_EARLIEST_MSG_STORETIME: offsets.earliest,
+        Request.QUERY_MESSAGE: QueryHandler(remoting).handle,
         Request.VIEW_MESSAGE_BY_ID: lookup.view,
         Request.CONSUMER_SEND_MSG_BACK: lookup.send_back,
         Request.HEART_BEAT: clients.heartbeat,

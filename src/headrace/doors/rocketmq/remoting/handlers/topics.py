@@ -19,6 +19,7 @@ from headrace.doors.rocketmq.remoting.rates import Rates
 from headrace.doors.rocketmq.remoting.reader import QueueReader
 from headrace.doors.rocketmq.topics import (
     ANY_TYPE,
+    INDEXED,
     MESSAGE_TYPE,
     PERM,
     READ,
@@ -90,7 +91,7 @@ class TopicHandlers:
         count = max(read, write)
         topic = self._topics.get(name)
         if topic is None:
-            topic = await self._topics.open(name, count, change({}))
+            topic = await self._topics.open(name, count, change(INDEXED))
         if len(topic.partitions) < count:
             topic = await self._topics.grow(name, count)
         if change(topic.config) != topic.config:
