@@ -27,7 +27,7 @@ class LogSettings(Settings):
     retention_check_ms: int = setting(300_000, "How often retention looks for segments to drop.", least=1)
     compaction_check_ms: int = setting(15_000, "How often compaction looks for partitions that are worth it.", least=1)
     search_index_check_ms: int = setting(
-        5_000, "How often the search indexes of topics with `index` are brought up to date.", least=1
+        30_000, "How often the search indexes of topics with `index` are brought up to date.", least=1
     )
     search_index_block_bytes: int = setting(
         16_777_216, "A search index grows once a partition has this much that is not in it.", least=1
