@@ -16,6 +16,7 @@ import ssl
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -28,6 +29,7 @@ from headrace.client.tls import client_context
 from headrace.cluster import identity
 from headrace.cluster.etcd import Etcd
 from headrace.cluster.membership import GroupMembership
+from headrace.cluster.metrics import render as render_replica
 from headrace.cluster.node import NodeSettings
 from headrace.cluster.records import Incarnation, Keys
 from headrace.cluster.records import Node as NodeRecord
@@ -144,6 +146,7 @@ class GroupServer:
             PEER_VERSION,
         )
         self.membership = GroupMembership(self.replica, config.node_id, record)
+        self._metrics.parts.append(partial(render_replica, self.replica))
         self._doors = OpenDoors(
             config, self._entries, self._capacity, ground.tls, lambda: self._accepts, self.addresses, self._listeners
         )

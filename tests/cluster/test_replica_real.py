@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from bench.peers.etcd import EtcdPeers
+from prometheus_client.parser import text_string_to_metric_families
 from tests.cluster.conftest import Peers
 from tests.cluster.test_etcd_real import answers
 from tests.cluster.test_nodes_real import CLUSTER_ID, GROUP, KEYS, client_of
@@ -16,6 +17,7 @@ from tests.waiting import until
 from headrace.cluster import identity
 from headrace.cluster.changes import new_group
 from headrace.cluster.etcd import Swapped
+from headrace.cluster.metrics import render
 from headrace.cluster.node import NodeSettings
 from headrace.cluster.records import Cluster, Incarnation
 from headrace.cluster.records import Node as NodeRecord
@@ -164,3 +166,35 @@ async def test_a_change_of_the_catalogue_goes_on_without_its_caller(etcd_peers: 
         await until(lambda replica=replica: "t" not in replica.log.topics)  # type: ignore[misc]
     for replica in replicas.values():
         await replica.stop()
+
+
+def shown(replica: Replica) -> dict[str, float]:
+    families = text_string_to_metric_families(render(replica))
+    return {"".join([each.name, *each.labels.values()]): each.value for family in families for each in family.samples}
+
+
+async def test_what_a_scrape_shows_of_a_group(etcd_peers: Peers, tmp_path: Path) -> None:
+    peers = etcd_peers(1)
+    await begin(peers)
+    replicas = {number: await start_replica(peers, tmp_path / str(number), number) for number in (1, 2, 3)}
+    _, leader = await leader_of(replicas, 3)
+    await leader.transfer(2)
+    _, leader = await leader_of(replicas, 3)
+    await leader.log.create("t", 1, {}, TopicSettings())
+    found = shown(leader)
+    wanted = {"leads": 1, "epoch": 2, "isr": 3, "min_isr": 2, "elr": 0, "etcd_reached": 1, "leaderships_total": 1}
+    assert {name: found[f"headrace_replica_{name}"] for name in wanted} == wanted
+    assert found["headrace_replica_committed_frame"] == 3
+    await until(lambda: shown(leader)["headrace_replica_lag_bytes1"] == 0)
+    others = [each for each in replicas.values() if each is not leader]
+    assert [shown(each)["headrace_replica_leads"] for each in others] == [0, 0]
+    await others[0].stop()
+    await leader.log.create("u", 1, {}, TopicSettings())
+    gone = 1 if others[0] is replicas[1] else 3
+    await until(lambda: shown(leader)[f"headrace_replica_lag_bytes{gone}"] > 0)
+    await until(lambda: shown(leader)["headrace_replica_isr"] == 2)
+    assert shown(leader)[f"headrace_replica_lag_seconds{gone}"] > 1
+    documented = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text()
+    assert [name for name in found if f"`{name.rstrip('123')}`" not in documented] == []
+    await others[1].stop()
+    await leader.stop()

@@ -12,7 +12,7 @@ figures of single partitions and groups come only when asked for, the first `SER
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -142,6 +142,8 @@ class Metrics:
     apis: dict[tuple[str, str], ApiMetrics] = field(default_factory=dict)
     doors: dict[str, DoorMetrics] = field(default_factory=dict)
     topics: dict[str, TopicMetrics] = field(default_factory=dict)
+    parts: list[Callable[[], str]] = field(default_factory=list)
+    """What others than the broker show, in Prometheus' text form."""
 
     def api(self, door: str, name: str) -> ApiMetrics:
         """The counters of an API. There are as many as the door has APIs: never pass a client's own words."""
@@ -204,7 +206,7 @@ def render(
         text += _partitions(broker).encode()
     if groups:
         text += _lag(broker).encode()
-    return text
+    return text + "".join(part() for part in metrics.parts).encode()
 
 
 def _singles(broker: Broker) -> Iterator[tuple[str, str, str, float]]:

@@ -14,8 +14,3 @@ class Figures:
     unclean_elections: int = 0
     leaderships: int = 0
     """Also those that were handed over to it."""
-    truncations: int = 0
-    """Times that it cut off what a leader did not have."""
-    truncated_frames: int = 0
-    refused: int = 0
-    """Appends that were refused for too few replicas in sync."""

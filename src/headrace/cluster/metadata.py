@@ -110,7 +110,7 @@ class Metadata:
         self.numbers = read_numbers(view, self._keys)
         entry = view.entries.get(self._key)
         if entry is None:
-            self._report(f"etcd has no record of group {self._name!r} any more: run headrace cluster init --from-nodes")
+            self._report(f"etcd has no record of group {self._name!r} any more. Restore the newest state of etcd.")
             return
         group = parse_group(entry.value, entry.key)
         known = self.group
@@ -119,8 +119,7 @@ class Metadata:
             if self._stale_reads >= STALE_READS:
                 self._report(
                     f"etcd went back in time: group {self._name!r} has version {group.version} there, and this node "
-                    f"has seen {known.version}. Restore the newest state of etcd, or run headrace cluster init "
-                    "--from-nodes."
+                    f"has seen {known.version}. Restore the newest state of etcd."
                 )
             return
         self._stale_reads = 0

@@ -91,7 +91,8 @@ class Node:
         self._runtime = runtime
         self._etcd = etcd
         self._settings = settings
-        self._me = settings.me.directory_id
+        self._me = self.me = settings.me.directory_id
+        """Its data directory."""
         self._on_applied = on_committed
         self._on_deposed = on_deposed
         self._on_isr = on_isr

@@ -82,6 +82,8 @@ class ReplicatedLog(NativeLog):
         self._uncommitted_max = uncommitted_max_bytes
         self._not_leading = "this node does not lead its group"
         self._has_enough = True
+        self.refused = 0
+        """Appends that were refused for too few replicas in sync."""
         self._is_paused = False
         self.trusts_clock: Callable[[], bool] = lambda: True
         """Whether the calendar is right enough for anything to expire."""
@@ -246,9 +248,7 @@ class ReplicatedLog(NativeLog):
         elif self._is_paused:
             self.refusal = lambda: NotLeading("this node hands its leadership over")
         elif not self._has_enough:
-            self.refusal = lambda: NotEnoughReplicas(
-                "too few replicas are in sync (min.insync.replicas): appends are refused until more are"
-            )
+            self.refusal = self._refuse_few
         elif self.replicated.uncommitted_bytes > self._uncommitted_max:
             self.refusal = lambda: NotEnoughReplicas(
                 f"more than {self._uncommitted_max} bytes wait for the other replicas (replica.uncommitted.max.bytes): "
@@ -256,6 +256,12 @@ class ReplicatedLog(NativeLog):
             )
         else:
             self.refusal = None
+
+    def _refuse_few(self) -> NotEnoughReplicas:
+        self.refused += 1
+        return NotEnoughReplicas(
+            "too few replicas are in sync (min.insync.replicas): appends are refused until more are"
+        )
 
     async def create(self, name: str, partitions: int, config: Mapping[str, str], settings: TopicSettings) -> Topic:
         await self._make_way(name)

@@ -108,6 +108,8 @@ class ReplicatedJournal:
         # The last sequence of the write under way, and what waits for its end.
         self._flying = 0
         self._flying_since = 0.0
+        self.truncations = 0
+        """How often frames were cut off."""
         self._idle: list[asyncio.Future[None]] = []
         # First frames that copies will go on from.
         self._held: list[int] = []
@@ -149,6 +151,16 @@ class ReplicatedJournal:
         """The oldest sequence that can be read again."""
         in_memory = self.last.sequence - len(self._memory) + 1
         return min(self._extents[0].first, in_memory) if self._extents else in_memory
+
+    def size_since(self, sequence: int) -> int:
+        """About how many bytes the frames behind `sequence` have: of those that only the files have, whole files."""
+        count = min(self.last.sequence - sequence, len(self._memory))
+        size = sum(len(self._memory[-back]) for back in range(1, count + 1))
+        in_memory_from = self.last.sequence - len(self._memory) + 1
+        older = [each for each in self._extents if each.last > sequence and each.first < in_memory_from]
+        if sequence + 1 >= in_memory_from:
+            return size
+        return size + sum(max(each.end - each.position, 0) for each in older)
 
     def epoch_at(self, sequence: int) -> int:
         """The epoch of the frame with that sequence, 0 before the first."""
@@ -315,6 +327,7 @@ class ReplicatedJournal:
         if self._failed is not None:
             sequence = min(sequence, self.flushed)
             self._failed = None
+        self.truncations += self.last.sequence > sequence
         while self.last.sequence > sequence:
             if self._memory:
                 self._memory_size -= len(self._memory.pop())
