@@ -26,6 +26,7 @@ from headrace.broker.publish import Publisher
 from headrace.broker.queues import Queues
 from headrace.broker.redrive import Redrive
 from headrace.broker.rocketmq import RocketMqState
+from headrace.broker.rocketmq.positions import GroupPositions
 from headrace.broker.search.search import Search
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.slow_readers import SlowReaders
@@ -79,6 +80,7 @@ class Broker:
         )
         self.prepared = PreparedMessages(runtime, log, self.topics, self.publisher, config)
         self.rocketmq = RocketMqState(runtime, log, self.topics, config)
+        self.positions = GroupPositions(self.groups.rocketmq)
         self.search = Search(runtime, log, self.unpacking, config)
         self.slow_readers = SlowReaders(log, self.groups, self.queues, self.metrics, config)
         self.archived = Archived(runtime, log, self.groups, self.slow_readers, config)
@@ -103,6 +105,7 @@ class Broker:
         """First of all at a stop: answer those that wait for others, or the doors would wait for them. These are joins
         that wait for other members, polls for prepared messages, and producers that wait for readers."""
         await self.overflow.stop()
+        await self.positions.stop()
         await self.prepared.end_polls()
         await self.groups.stop()
 

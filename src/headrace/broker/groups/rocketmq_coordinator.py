@@ -18,16 +18,22 @@ from headrace.log.interface import Topic
 from headrace.log.local import LocalLog
 
 if TYPE_CHECKING:
-    from headrace.broker.groups.offsets import TopicPartition
+    from headrace.broker.groups.offsets import GroupOffsets, TopicPartition
     from headrace.broker.groups.shard import AnyGroup, Shard
     from headrace.broker.groups.shards import Shards
+
+
+# Whose a commit is, in its metadata. One with other metadata is an administrator's, too.
+BY_TOOL = ""
+BY_CLIENT = "rocketmq"
+BY_QUEUE = "rocketmq-queue"
 
 
 class RocketMqCoordinator:
     """All groups of RocketMQ's clients."""
 
     def __init__(self, log: LocalLog, now_ms: Callable[[], int]) -> None:
-        self._log = log
+        self.log = log
         self._now_ms = now_ms
         # What is to be appended, by group, and the tasks that append.
         self._moved: dict[str, dict[TopicPartition, Committed]] = {}
@@ -100,9 +106,11 @@ class RocketMqCoordinator:
 
     # --- positions ----------------------------------------------------------------------------------------------------
 
-    def move(self, group_id: str, topic: Topic, index: int, offset: int) -> None:
-        """Note the position of a group in a partition; `settle` waits until it is durable."""
-        committed = Committed(offset, commit_ms=self._now_ms(), topic_id=topic.id, written_epoch=self._log.epoch)
+    def move(self, group_id: str, topic: Topic, index: int, offset: int, by: str = BY_CLIENT) -> None:
+        """Note the position of a group in a partition; `settle` waits until it is durable. `by`: whose commit it is."""
+        committed = Committed(
+            offset, metadata=by, commit_ms=self._now_ms(), topic_id=topic.id, written_epoch=self.log.epoch
+        )
         self._moved.setdefault(group_id, {})[topic.name, index] = committed
         if group_id not in self._appending:
             self._appending[group_id] = asyncio.get_running_loop().create_task(self._append(group_id))
@@ -121,8 +129,19 @@ class RocketMqCoordinator:
         group = None if shard is None else shard.groups.get(group_id)
         if group is None:
             return None
-        committed = await group.offsets.current(self._log, group_id, topic.name, index)
+        committed = await group.offsets.current(self.log, group_id, topic.name, index)
         return None if committed is None else committed.offset
+
+    async def offsets(self, group_id: str) -> GroupOffsets | None:
+        """The offsets of a group, if it has any. Raises GroupError."""
+        shard = await self._shards.of(group_id)
+        group = None if shard is None else shard.groups.get(group_id)
+        return None if group is None else group.offsets
+
+    def known_offsets(self, group_id: str) -> GroupOffsets | None:
+        """The same, of a group that is in memory."""
+        group = self._shards.home(group_id).groups.get(group_id) if self._shards.all else None
+        return None if group is None else group.offsets
 
     async def _append(self, group_id: str) -> Problem:
         problem = Problem.NONE

@@ -64,6 +64,8 @@ class QueueLane:
         """The first offset that it has to do with in this life of the broker."""
         # The log's epoch in which the state was written: offsets from a later one are not those it speaks of.
         self.epoch = epoch
+        self.rewinds = 0
+        """How often it went back, in this life of the broker."""
         self.open = False
         self.lost = 0
         """Messages that were gone from the log before they were settled."""
@@ -458,6 +460,29 @@ class QueueLane:
                 topic=self.queue.topic.name, queue=self.queue.name, partition=self.index, start=start, lost=self.lost,
             )  # fmt: skip
         return True
+
+    def move_to(self, offset: int) -> None:
+        """Go on from an offset, whatever was settled: all before it is done, and nothing from it on, where that is
+        back."""
+        ledger = self.ledger
+        if offset >= ledger.floor:
+            ledger.skip_below(offset)
+            if self.keys is not None:
+                for following in self.keys.drop_below(offset):
+                    ledger.unblock(following)
+        else:
+            self.rewinds += 1
+            self.ledger = Ledger(offset, ledger.attempts_max)
+            self._fresh = Feed(INLINE_BYTES)
+            self._again = Feed(INLINE_BYTES)
+            if self._reading is not None:
+                self._reading.cancel()
+            if self.keys is not None:
+                self.keys.clear()
+            # A change alone could not say that offsets which were done are not any more.
+            self.unsaved = True
+        self.queue.recount()
+        self.queue.moved_up(self)
 
     def stall(self, error: Exception) -> None:
         """The partition cannot be read: the lane stands still, and that is logged."""

@@ -254,7 +254,7 @@ class QueueLeases:
             queue.changed(lane)
         if claimed is None:
             return 0
-        until = _stamp(now + wanted.invisible_ms, lane.epoch)
+        until = _stamp(now + wanted.invisible_ms, lane.epoch + lane.rewinds)
         unwanted = array("q")
         for offset, attempt, timestamp, key, value, headers in claimed.messages():
             record = (offset, timestamp, key, value, headers)
@@ -310,7 +310,7 @@ class QueueLeases:
         if found is None:
             return None
         lane, until = found
-        later = _stamp(self._queue.runtime.clock.now_ms() + invisible_ms, lane.epoch)
+        later = _stamp(self._queue.runtime.clock.now_ms() + invisible_ms, lane.epoch + lane.rewinds)
         lane.ledger.extend_lease(handle.offset, handle.attempt, until, later)
         self._queue.changed(lane)
         self._queue.wake_at(later)
@@ -365,5 +365,6 @@ class QueueLeases:
 
 
 def _stamp(until_ms: int, epoch: int) -> int:
-    """The first moment from `until_ms` on that has the last bits of the epoch."""
+    """The first moment from `until_ms` on that has the last bits of the epoch: attempts are counted anew in each, and
+    after a queue went back."""
     return until_ms + ((epoch - until_ms) & EPOCH_MASK)

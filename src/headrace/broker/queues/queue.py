@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -89,6 +89,8 @@ class Queue:
         self.lookahead_hits = 0
         self.errors: dict[tuple[int, int], str] = {}
         """The last error that a consumer reported of a message, by lane and offset."""
+        self.on_moved_up: Callable[[], None] | None = None
+        """Called when messages were settled."""
         self._queues = queues
         self.dead_letters = DeadLetterMover(self, queues)
         self._pump = Pump(self, queues)
@@ -359,7 +361,8 @@ class Queue:
 
     def moved_up(self, lane: QueueLane) -> None:
         """Messages of a lane were settled: the floor may go up."""
-        lane.ledger.advance()
+        if lane.ledger.advance() and self.on_moved_up is not None:
+            self.on_moved_up()
         self._queues.state_writer.changed(self)
 
     def changed(self, lane: QueueLane) -> None:

@@ -1,6 +1,7 @@
 """The queues that groups receive from: a group's messages of a topic are those of a queue with the group's name.
 
-The queue is made by the first receive, and begins with the oldest message, as at RocketMQ's proxy. What is not settled
+The queue is made by the first receive, and begins where the group has committed; where it has not, with the oldest
+message, as at RocketMQ's proxy. From then on both move together (`broker/rocketmq/positions.py`). What is not settled
 after the group's retries is dead, and goes to `%DLQ%GROUP`. A group that RocketMQ's tools have made orderly
 (`consumeMessageOrderly`) gets the messages of a message group in order: the queue's order by key. A queue that was made
 otherwise keeps the settings that it has, unless such a tool has given the group settings of its own.
@@ -48,7 +49,13 @@ class GroupQueues:
             wanted |= {"max_attempts": self.attempts_max(group), "order_by_key": self.is_orderly(group)}
         if any(getattr(queue.settings, each) != value for each, value in wanted.items()):
             await queues.configure(queue, wanted)
+        await self._broker.positions.follow(queue, group, is_new=is_new)
         return queue
+
+    async def settle_position(self, topic: str, group: str) -> None:
+        """The group's offsets are where its queue is, if it reads through one. Raises GroupError."""
+        if "%7C%" not in group:
+            await self._broker.positions.settle(self._broker.queues.get(log_name(topic), queue_name(group)))
 
     def is_orderly(self, group: str) -> bool:
         """Whether message groups are consumed in order."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from headrace.doors.rocketmq.codes import Code
 from headrace.doors.rocketmq.connection import Call
 from headrace.doors.rocketmq.errors import ResponseError
+from headrace.doors.rocketmq.group_queues import GroupQueues
 from headrace.doors.rocketmq.remoting.reader import QueueReader
 from headrace.log.interface import Partition
 
@@ -25,12 +26,14 @@ class OffsetHandlers:
         self._remoting = remoting
         self._groups = remoting.broker.groups.rocketmq
         self._reader = QueueReader(remoting)
+        self._queues = GroupQueues(remoting.broker)
 
     async def query(self, call: Call) -> None:
         """QUERY_CONSUMER_OFFSET."""
         partition = await self._queue(call)
         group = call.text("consumerGroup")
         if partition is not None:
+            await self._queues.settle_position(call.text("topic"), group)
             position = await self._groups.position(group, partition.topic, partition.index)
             if position is None and partition.start == 0 < partition.high_watermark:
                 position = 0 if call.text("setZeroIfNotFound", "true") != "false" else None
@@ -52,6 +55,7 @@ class OffsetHandlers:
             if self._remoting.resets.find(group, partition) is None:
                 self._groups.move(group, partition.topic, partition.index, offset)
                 await self._groups.settle(group)
+                await self._queues.settle_position(call.text("topic"), group)
         call.answer()
 
     async def max(self, call: Call) -> None:

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from headrace.broker.groups.rocketmq_coordinator import BY_TOOL
 from headrace.doors.rocketmq.connection import INT64_MAX, Call
 from headrace.doors.rocketmq.frames import dump
 from headrace.doors.rocketmq.names import rocketmq_name
@@ -142,7 +143,7 @@ class ProgressHandlers:
             for partition in topic.partitions:
                 position = await self._groups.rocketmq.position(source, topic, partition.index)
                 if position is not None:
-                    self._groups.rocketmq.move(target, topic, partition.index, position)
+                    self._groups.rocketmq.move(target, topic, partition.index, position, BY_TOOL)
         await self._groups.rocketmq.settle(target)
         call.answer()
 

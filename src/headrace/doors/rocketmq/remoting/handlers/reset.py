@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from headrace.broker.groups.rocketmq_coordinator import BY_TOOL
 from headrace.doors.rocketmq.codes import Code, Request
 from headrace.doors.rocketmq.connection import Call
 from headrace.doors.rocketmq.errors import ResponseError
+from headrace.doors.rocketmq.group_queues import GroupQueues
 from headrace.doors.rocketmq.remoting.queues import Queue, dump_table, dump_with
 from headrace.doors.rocketmq.topics import shape_of
 from headrace.log.interface import Partition
@@ -30,6 +32,7 @@ class ResetHandler:
     def __init__(self, remoting: Remoting) -> None:
         self._remoting = remoting
         self._groups = remoting.broker.groups.rocketmq
+        self._queues = GroupQueues(remoting.broker)
 
     async def handle(self, call: Call) -> None:
         topic, group = call.text("topic"), call.text("group")
@@ -58,10 +61,11 @@ class ResetHandler:
             if not self._remoting.members(each):
                 resets.drop_group(each)
         for partition, offset in offsets.items():
-            self._groups.move(group, partition.topic, partition.index, offset)
+            self._groups.move(group, partition.topic, partition.index, offset, BY_TOOL)
             if members:
                 resets.put(group, partition, offset)
         await self._groups.settle(group)
+        await self._queues.settle_position(topic, group)
         for member in members:
             member.wake_pulls()
         call.answer(body=body)
