@@ -95,8 +95,11 @@ def test_a_reset_moves_both_ways(broker: headrace.Broker, readers: Group) -> Non
 
 def test_the_handles_of_before_a_reset_settle_nothing(readers: Group) -> None:
     first = readers.popper.pop(maxMsgNums=4)[1]
+    readers.popper.ack(first[0])
+    assert readers.position() == 1
     readers.reset(0)
     again = readers.popper.pop(maxMsgNums=4)[1]
+    assert [message.body for message in again] == numbers(0, 4)
     for message in first:
         readers.popper.ack(message)
     assert readers.position() == 0

@@ -171,6 +171,6 @@ def test_a_delayed_message_has_no_offset_yet(raw: Raw, topic: str) -> None:
 
 
 def test_requests_that_are_not_known(raw: Raw) -> None:
-    answer = raw.ask(200_050)
+    answer = raw.ask(200_052)
     assert answer.code == Code.REQUEST_CODE_NOT_SUPPORTED
-    assert "200050" in (answer.remark or "")
+    assert "200052" in (answer.remark or "")
