@@ -175,7 +175,7 @@ def test_a_message_is_dead_after_the_retries_of_its_group(popper: Popper, raw: R
 def test_what_cannot_be_popped_is_refused(popper: Popper, raw: Raw, topic: str) -> None:
     assert popper.pop()[0].code == Code.TOPIC_NOT_EXIST
     raw.sent(topic, b"one")
-    assert popper.pop(maxMsgNums=33)[0].code == Code.SYSTEM_ERROR
+    assert popper.pop(maxMsgNums=33)[0].code == Code.INVALID_PARAMETER
     assert popper.pop(queueId=9)[0].code == Code.INVALID_PARAMETER
     assert popper.pop(queueId=-2)[0].code == Code.INVALID_PARAMETER
     for invisible_ms in (0, -1, 43_200_001):
@@ -184,6 +184,8 @@ def test_what_cannot_be_popped_is_refused(popper: Popper, raw: Raw, topic: str) 
     for check in ("x", "", "1 2 3", check_of(found) + " 1", check_of(found).replace(" 0 headrace", " -1 headrace x")):
         assert popper.settle(Request.ACK_MESSAGE, found, check or " ").code == Code.MESSAGE_ILLEGAL, check
     other = Checkpoint.decode(check_of(found))
+    for wrong, code in (({"offset": 99}, Code.NO_MESSAGE), ({"queueId": 9}, Code.MESSAGE_ILLEGAL)):
+        assert popper.settle(Request.ACK_MESSAGE, found, **wrong).code == code
     elsewhere = Checkpoint(1, other.offset, 1, 0, 0).encode(0, "b")
     assert popper.ack(found, elsewhere) == Code.MESSAGE_ILLEGAL
     for entry in ({}, {"b": "%%"}, {"b": "AQ==", "q": "x"}, {"b": "A" * 5_000}):

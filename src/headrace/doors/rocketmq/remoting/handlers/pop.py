@@ -66,7 +66,7 @@ class PopHandlers:
         wait_ms = self._time_left(call)
         count, invisible_ms = call.number("maxMsgNums"), call.number("invisibleTime")
         if count > RECEIVE_MAX:
-            raise ResponseError(Code.SYSTEM_ERROR, f"maxMsgNums is at most {RECEIVE_MAX} ({count})")
+            raise ResponseError(Code.INVALID_PARAMETER, f"maxMsgNums is at most {RECEIVE_MAX} ({count})")
         if not 0 < invisible_ms <= INVISIBLE_MAX_MS:
             raise ResponseError(Code.INVALID_PARAMETER, f"invisibleTime is 1 to {INVISIBLE_MAX_MS} ({invisible_ms})")
         queue = await self._open(call, LATEST if call.number("initMode", 0) == FROM_END else EARLIEST)
@@ -131,7 +131,11 @@ class PopHandlers:
             "invisibleTime": str(invisible_ms),
             "reviveQid": "0",
             "restNum": str(_rest(queue)),
+            "startOffsetInfo": "",
+            "msgOffsetInfo": "",
         }
+        if call.flag("order"):
+            fields["orderCountInfo"] = ""
         call.answer(Code.POLLING_TIMEOUT, fields, remark="there is no message to pop")
 
     # --- looking ------------------------------------------------------------------------------------------------------
@@ -214,8 +218,14 @@ class PopHandlers:
         return check
 
     async def _queue_of(self, call: Call) -> Queue | None:
-        name, lane = call.text("topic"), call.number("queueId")
-        self._remoting.topics.queue(name, lane)
+        name, lane, offset = call.text("topic"), call.number("queueId"), call.number("offset")
+        partitions = self._remoting.topics.existing(name).partitions
+        if not 0 <= lane < len(partitions):
+            raise ResponseError(
+                Code.MESSAGE_ILLEGAL, f"queueId[{lane}] is illegal: the topic {name} has {len(partitions)} queues"
+            )
+        if not 0 <= offset <= partitions[lane].last_stable:
+            raise ResponseError(Code.NO_MESSAGE, f"there is no message at the offset {offset}")
         return await self._queues.find(name, call.text("consumerGroup"))
 
     # --- what is asked for --------------------------------------------------------------------------------------------
