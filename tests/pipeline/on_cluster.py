@@ -54,22 +54,22 @@ def behind_the_work(seen: Path, name: str) -> None:
     assert context is not None
     task = context.partitionId()
     (seen / f"{name}-{task}-{context.taskAttemptId()}").touch()
-    if task == SLOW_TASK and _first(seen / f"{name}-slow"):
+    if task == SLOW_TASK and is_first(seen / f"{name}-slow"):
         time.sleep(SLOW_SECONDS)
         (seen / f"{name}-woke").touch()
     second = len(list(seen.glob(f"{name}-{SLOW_TASK}-*"))) > 1
-    if task == DYING_TASK and name == "sink" and second and _first(seen / f"{name}-died"):
-        os.kill(_parent(os.getppid()), signal.SIGKILL)
+    if task == DYING_TASK and name == "sink" and second and is_first(seen / f"{name}-died"):
+        os.kill(parent_of(os.getppid()), signal.SIGKILL)
 
 
-def _first(mark: Path) -> bool:
+def is_first(mark: Path) -> bool:
     if mark.exists():
         return False
     mark.touch()
     return True
 
 
-def _parent(process: int) -> int:
+def parent_of(process: int) -> int:
     """Workers are made by a process between them and the executor."""
     return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
 

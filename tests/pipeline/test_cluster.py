@@ -13,7 +13,9 @@ from bench.peers import Missing
 from bench.peers.spark import Cluster, Connect
 from tests.pipeline.jobs.questions import NOON, SECOND, histories
 from tests.pipeline.jobs.test_sessions_on_spark import check, end, fill
-from tests.pipeline.test_sink import run, values
+from tests.pipeline.test_killed_driver import NOON as LOGS_NOON
+from tests.pipeline.test_killed_driver import lines_of_logs
+from tests.pipeline.test_sink import contents, run, values
 from tests.pipeline.topics import Topics
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600)]
@@ -67,6 +69,35 @@ def test_second_attempts_and_lost_executors_neither_lose_nor_repeat(
     assert values(topics, sink) == list(range(2 * ROWS))
     rows = ds.dataset(tmp_path / "archive", format="parquet", partitioning="hive").to_table().column("value")
     assert sorted(int(value.split()[0]) for value in rows.to_pylist()) == list(range(2 * ROWS))
+
+
+@pytest.mark.timeout(1_200)
+def test_second_attempts_and_lost_executors_count_no_line_twice(
+    cluster: Cluster, topics: Topics, tmp_path: Path
+) -> None:
+    import pyarrow.parquet as pq
+
+    topic, into = lines_of_logs(topics), topics.create()
+    executors = len(list(cluster.folder.glob("worker-*/app-*/*/stderr")))
+    arguments = (cluster.master, topics.address, topic, into, str(tmp_path))
+    code, said = run(tmp_path, "tests.pipeline.jobs.logs_on_cluster", *arguments, seconds=1_000)
+    assert code == 0, said
+    # One attempt failed, one was slow and overtaken by another, and two executors were lost: one that counted, and the
+    # one that had the state of the windows. Each is replaced by a new one.
+    seen = {path.name for path in tmp_path.iterdir()}
+    assert {"failed", "slow", "counting-died", "writing-died"} <= seen
+    assert "woke" not in seen
+    assert len(list(cluster.folder.glob("worker-*/app-*/*/stderr"))) >= executors + 4
+    done = json.loads(said.splitlines()[-1])
+    assert [done[name] for name in ("rows", "parsed", "broken", "late", "open", "lag")] == [600, 596, 2, 2, 0, 0]
+    found = pq.read_table(tmp_path / "results" / "windows").to_pylist()
+    rows = sorted((row["window"].timestamp() * 1_000 - LOGS_NOON, row["lines"]) for row in found)
+    assert rows == [(0, 120), (60_000, 118), (120_000, 120), (180_000, 120), (240_000, 118)]
+    aside = pq.read_table(tmp_path / "results" / "aside").to_pylist()
+    assert sorted((row["partition"], row["offset"]) for row in aside) == [(0, 100), (0, 250), (1, 100), (1, 250)]
+    published = [json.loads(record.value) for record in contents(topics, into)]
+    assert sorted(each["lines"] for each in published if "lines" in each) == [118, 118, 120, 120, 120]
+    assert sum(each.get("late", 0) for each in published) == 2
 
 
 def test_spark_connect(topics: Topics, source: str, tmp_path: Path) -> None:

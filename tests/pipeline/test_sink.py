@@ -37,11 +37,11 @@ def contents(topics: Topics, topic: str) -> list[Any]:
     return topics.ask(read)
 
 
-def run(folder: Path, module: str, *arguments: str) -> tuple[int, str]:
+def run(folder: Path, module: str, *arguments: str, seconds: float = 300) -> tuple[int, str]:
     """A process's exit code, and what it said. To a file: workers that outlive their driver hold pipes open."""
     with (folder / "said").open("w+") as said:
         command = [sys.executable, "-m", module, *arguments]
-        code = subprocess.run(command, timeout=300, stdout=said, stderr=subprocess.STDOUT).returncode
+        code = subprocess.run(command, timeout=seconds, stdout=said, stderr=subprocess.STDOUT).returncode
         said.seek(0)
         return code, said.read()[-3_000:]
 
