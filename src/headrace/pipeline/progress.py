@@ -7,8 +7,9 @@ progress has where a query stands and where its topics end, and that gives the s
 
 from __future__ import annotations
 
-import json
 from typing import Any
+
+from headrace.pipeline.offsets import flatten
 
 
 def metrics(source: Any) -> dict[str, str]:
@@ -30,14 +31,8 @@ def count_waiting(source: Any) -> int | None:
     return sum(behind.values()) if behind else None
 
 
-def parse_offsets(offsets: Any) -> dict[tuple[str, int], int]:
-    """Offsets by topic and partition, from {topic: {partition: offset}}: parsed, as text, or none at all."""
-    by_topic = json.loads(offsets) if isinstance(offsets, str) else offsets
-    return {(topic, int(index)): offset for topic, each in (by_topic or {}).items() for index, offset in each.items()}
-
-
 def _behind(source: Any) -> dict[tuple[str, int], int]:
-    done, there = (parse_offsets(_field(source, name)) for name in ("endOffset", "latestOffset"))
+    done, there = (flatten(_field(source, name)) for name in ("endOffset", "latestOffset"))
     return {each: max(0, offset - done.get(each, 0)) for each, offset in there.items()}
 
 

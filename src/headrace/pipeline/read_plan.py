@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import ceil
 
 from headrace.pipeline.options import EARLIEST, LATEST, InvalidOption, Partition, Position, SourceOptions
-from headrace.pipeline.origin import Catalogue, Range
+from headrace.pipeline.origin import Catalogue, DataLost, Range
 
 Offsets = dict[Partition, int]
 
@@ -95,6 +95,29 @@ async def log_bounds(
     return (
         await origin.offsets(dict.fromkeys(partitions, EARLIEST), committed=options.committed),
         await origin.offsets(dict.fromkeys(partitions, LATEST), committed=options.committed),
+    )
+
+
+async def resolve_range(
+    origin: Catalogue, options: SourceOptions, partitions: Sequence[Partition], least: Mapping[Partition, int]
+) -> tuple[Offsets, Offsets]:
+    """From where to where a batch read goes now, from no less than `least`. Raises DataLost where its first records are
+    gone, unless that does not matter."""
+    first, last = await log_bounds(origin, options, partitions)
+    start = await resolve_offsets(origin, options, options.start, partitions)
+    end = await resolve_offsets(origin, options, options.end, partitions)
+    for each in partitions:
+        start[each] = max(start[each], least.get(each, start[each]))
+        if start[each] < first[each] and options.fail_on_data_loss:
+            raise DataLost(describe_lost(each, start[each], first[each]))
+        start[each], end[each] = max(start[each], first[each]), min(end[each], last[each])
+    return start, end
+
+
+def describe_lost(partition: Partition, wanted: int, first: int) -> str:
+    return (
+        f"{partition[0]}-{partition[1]}: {wanted} was to be read first, and the log begins at {first}: the records "
+        "between are gone (retention, or a topic made anew); failOnDataLoss=false goes on without them"
     )
 
 

@@ -35,6 +35,7 @@ from pyspark.sql.streaming.datasource import (
 
 from headrace.errors import HeadraceError
 from headrace.pipeline import read_plan
+from headrace.pipeline.offsets import flatten, nest
 from headrace.pipeline.options import (
     EARLIEST,
     LATEST,
@@ -91,19 +92,12 @@ class Reader(DataSourceReader):
         options = self._options
         partitions = await read_plan.find_partitions(origin, options)
         read_plan.check_positions(options, partitions)
-        first, last = await read_plan.log_bounds(origin, options, partitions)
-        start = await read_plan.resolve_offsets(origin, options, options.start, partitions)
-        end = await read_plan.resolve_offsets(origin, options, options.end, partitions)
+        by_time = {}
         if self._since > -NO_TIME:
             by_time = await read_plan.resolve_offsets(origin, options, Position(time=max(0, self._since)), partitions)
-            start = {each: max(offset, by_time[each]) for each, offset in start.items()}
-        for each in partitions:
-            if start[each] < first[each]:
-                if options.fail_on_data_loss:
-                    raise DataLost(_describe_lost(each, start[each], first[each]))
-                start[each] = first[each]
-            start[each] = max(start[each], self._first)
-            end[each] = min(end[each], last[each], self._last)
+        start, end = await read_plan.resolve_range(origin, options, partitions, by_time)
+        start = {each: max(offset, self._first) for each, offset in start.items()}
+        end = {each: min(offset, self._last) for each, offset in end.items()}
         pieces = await read_plan.split_ranges(origin, options, start, end)
         return [RangePartition(each, self._since, self._until) for each in pieces]
 
@@ -208,7 +202,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             read_plan.check_positions(self._options, partitions)
             return await read_plan.resolve_offsets(origin, self._options, self._options.start, partitions)
 
-        return _to_json(self._catalogue(ask))
+        return nest(self._catalogue(ask))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 -- Spark's name
         most = self._options.offsets_per_trigger
@@ -223,10 +217,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 -- Spark's name
-        return _to_json(self._catalogue(self._ends))
+        return nest(self._catalogue(self._ends))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 -- Spark's name
-        begun = _from_json(start)
+        begun = flatten(start)
         if self._has_end and self._until is None:
             raise InvalidOption(
                 "endingOffsets and endingTimestamp are for batch reads and for trigger(availableNow=True): this stream "
@@ -253,7 +247,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = self._catalogue(ask)
         if found != begun:
             self._given = monotonic()
-        return _to_json(found)
+        return nest(found)
 
     async def _after(self, origin: Catalogue, begun: Offsets, ends: Offsets) -> Offsets:
         """Where the partitions end that are still there. Raises DataLost for those that are gone or were made anew,
@@ -284,7 +278,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return monotonic() - self._given >= self._options.trigger_delay
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        begun, ends = _from_json(start), _from_json(end)
+        begun, ends = flatten(start), flatten(end)
 
         async def plan(origin: Catalogue) -> list[Range]:
             since = {each: _next(begun.get(each, 0), last) for each, last in ends.items()}
@@ -305,7 +299,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 elif since[each] < first[each]:
                     # A new partition may have lost its first records by retention, like any other.
                     if strict and since[each] == begun.get(each):
-                        raise DataLost(_describe_lost(each, since[each], first[each]))
+                        raise DataLost(read_plan.describe_lost(each, since[each], first[each]))
                     since[each] = min(first[each], wanted[each])
             return await read_plan.split_ranges(origin, self._options, since, wanted)
 
@@ -318,7 +312,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_range(self._options, partition.wanted, values=self._values, columns=self._columns)
 
     def commit(self, end: dict[str, Any]) -> None:
-        self._follow(_from_json(end))
+        self._follow(flatten(end))
 
     def stop(self) -> None:
         self._catalogue.close()
@@ -375,13 +369,6 @@ def _interval(each: Filter, value: int) -> tuple[int, int]:
     return -NO_TIME, NO_TIME
 
 
-def _describe_lost(partition: Partition, wanted: int, first: int) -> str:
-    return (
-        f"{partition[0]}-{partition[1]}: {wanted} was to be read first, and the log begins at {first}: the records "
-        "between are gone (retention, or a topic made anew); failOnDataLoss=false goes on without them"
-    )
-
-
 def _describe_gone(partition: Partition, wanted: int) -> str:
     return (
         f"{partition[0]}-{partition[1]}: {wanted} was to be read next, and there is no such partition any more (the "
@@ -394,18 +381,3 @@ def _describe_recreated(partition: Partition, wanted: int, end: int) -> str:
         f"{partition[0]}-{partition[1]}: the query has come to {wanted}, and the log ends at {end}: the topic was made "
         "anew, or startingOffsets is beyond its end; failOnDataLoss=false reads what there is from the beginning"
     )
-
-
-def _to_json(offsets: Offsets) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for (topic, partition), offset in sorted(offsets.items()):
-        found.setdefault(topic, {})[str(partition)] = offset
-    return found
-
-
-def _from_json(offsets: dict[str, Any]) -> Offsets:
-    return {
-        (topic, int(partition)): int(offset)
-        for topic, partitions in offsets.items()
-        for partition, offset in partitions.items()
-    }

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.errors import HeadraceError
+from headrace.pipeline.offsets import flatten, nest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -228,18 +229,11 @@ def maker_of(kind: str) -> Callable[[Target, str, str], Table]:
 
 def dump_spans(spans: Spans) -> dict[str, dict[str, list[int]]]:
     """As JSON: the first offset and the one behind the last, by topic and partition."""
-    found: dict[str, dict[str, list[int]]] = {}
-    for (topic, partition), (start, end) in sorted(spans.items()):
-        found.setdefault(topic, {})[str(partition)] = [start, end]
-    return found
+    return nest({each: list(span) for each, span in spans.items()})
 
 
 def load_spans(dumped: Mapping[str, Mapping[str, Sequence[int]]]) -> Spans:
-    return {
-        (topic, int(index)): (start, end)
-        for topic, partitions in dumped.items()
-        for index, (start, end) in partitions.items()
-    }
+    return {each: (start, end) for each, (start, end) in flatten(dumped).items()}
 
 
 def _named(partition: Partition) -> str:

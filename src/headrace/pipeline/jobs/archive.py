@@ -28,6 +28,7 @@ from headrace.pipeline.arrow_schema import FIELDS, HEADERS
 from headrace.pipeline.jobs import queries, rounds
 from headrace.pipeline.jobs.folders import ARCHIVE, CHECKPOINT, check_folder
 from headrace.pipeline.manifest import check_root, hold_lock, newest
+from headrace.pipeline.offsets import nest
 from headrace.pipeline.options import InvalidOption, Partition, SourceOptions, parse, parse_table_sink
 from headrace.pipeline.origin import Catalogue
 from headrace.pipeline.progress import count_waiting
@@ -118,9 +119,7 @@ def archive(
         # As exact as the files can have it: what is archived may be deleted from the log.
         "exactTimes": "true",
         "bytesPerPartition": str(file_bytes),
-        **({"path": data} if data else {"kafka.bootstrap.servers": bootstrap} if bootstrap else {}),
-        **({"subscribe": ",".join(topics)} if topics else {}),
-        **({"subscribePattern": pattern} if pattern else {}),
+        **rounds.place_of(topics, pattern, "" if data else bootstrap, data),
     }
     if data:
         del given["kafka.group.id"]
@@ -244,9 +243,7 @@ class _Job:
             return max(1, a_file), {}
         fresh = [each for each in partitions if each not in begun.ends]
         starts = {**begun.ends, **await read_plan.resolve_offsets(origin, options, options.start, fresh)}
-        by_topic: dict[str, dict[str, int]] = {}
-        for topic, index in partitions:
-            by_topic.setdefault(topic, {})[str(index)] = starts[topic, index]
+        by_topic = nest({each: starts[each] for each in partitions})
         return max(1, a_file), {"startingOffsets": json.dumps(by_topic)} if by_topic else {}
 
 

@@ -21,6 +21,7 @@ import structlog
 from headrace.errors import HeadraceError
 from headrace.logs import log_like_a_library
 from headrace.pipeline import read_plan
+from headrace.pipeline.jobs import rounds
 from headrace.pipeline.jobs.audit_log import (
     CHOSEN_BY,
     ID_HEADER,
@@ -51,7 +52,6 @@ from headrace.pipeline.jobs.audit_report import (
     totals,
     without_deleted,
 )
-from headrace.pipeline.jobs.rounds import SHAPING
 from headrace.pipeline.options import Partition, parse
 from headrace.pipeline.origin import Catalogue, open_catalogue
 from headrace.pipeline.session import sibling_session
@@ -76,14 +76,7 @@ REPORT_SCHEMA = (
 QUANTILES = "array(0.5, 0.95, 0.99), 10000"
 
 # Options of the source that the audit sets itself.
-CHOSEN = frozenset(
-    name.lower()
-    for name in (
-        "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp",
-        "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingGroup", "kafka.group.id",
-        "includeHeaders", "failOnDataLoss", *SHAPING,
-    )
-)  # fmt: skip
+CHOSEN = {*rounds.TOPICS, *rounds.RANGE, *rounds.SHAPING, "kafka.group.id", "includeheaders", "failondataloss"}
 
 Progress = Callable[[str], None]
 
@@ -126,11 +119,7 @@ def audit(
     spark = sibling_session(spark)
 
     say("looking which topics and queues there are")
-    given = {
-        **(options or {}),
-        **({"kafka.bootstrap.servers": bootstrap} if bootstrap else {}),
-        **({"path": data} if data else {}),
-    }
+    given = {**(options or {}), **rounds.place_of(bootstrap=bootstrap, data=data)}
     scope, notes = _look(given, topics, pattern, groups, start, end, http, shares or {})
     say("reading what producers report")
     sent, instances = _reported(spark, scope)
@@ -227,9 +216,7 @@ def _look(
     http: str,
     shares: Mapping[str, float],
 ) -> tuple[AuditScope, list[str]]:
-    chosen = {"subscribe": ",".join(topics)} if topics else {}
-    chosen |= {"subscribePattern": pattern} if pattern else {}
-    source = parse({**given, **chosen}, streaming=False)
+    source = parse({**given, **rounds.place_of(topics, pattern)}, streaming=False)
     notes: list[str] = []
 
     async def ask() -> tuple[tuple[str, ...], Mapping[str, int], list[Partition], list[WatchedQueue]]:

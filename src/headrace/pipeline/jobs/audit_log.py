@@ -6,7 +6,6 @@ two are told apart by where partitions begin. It is asked after the reading, so 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ from headrace.pipeline import read_plan
 from headrace.pipeline.jobs.audit_queues import WatchedQueue
 from headrace.pipeline.jobs.audit_report import GivenUp, Kept
 from headrace.pipeline.jobs.rounds import ask
+from headrace.pipeline.offsets import assign
 from headrace.pipeline.options import Partition, SourceOptions
 
 if TYPE_CHECKING:
@@ -145,21 +145,10 @@ def oldest_times(
     """The time of the first message that partitions still have; those that have none are left out."""
     from pyspark.sql import functions as f
 
-    starts: dict[str, dict[str, int]] = {}
-    ends: dict[str, dict[str, int]] = {}
-    for (topic, index), (first, last) in bounds.items():
-        if first < last:
-            starts.setdefault(topic, {})[str(index)] = first
-            ends.setdefault(topic, {})[str(index)] = min(last, first + FIRST_OFFSETS)
-    if not starts:
+    wanted = {each: (first, min(last, first + FIRST_OFFSETS)) for each, (first, last) in bounds.items() if first < last}
+    if not wanted:
         return {}
-    chosen = {
-        "assign": json.dumps({topic: [int(index) for index in offsets] for topic, offsets in starts.items()}),
-        "startingOffsets": json.dumps(starts),
-        "endingOffsets": json.dumps(ends),
-        "columns": PLACE,
-        "failOnDataLoss": "false",
-    }
+    chosen = {**assign(wanted), "columns": PLACE, "failOnDataLoss": "false"}
     frame = spark.read.format("headrace").options(**{**scope.options, **chosen}).load()
     rows = frame.groupBy("topic", "partition").agg(f.expr(f"min_by({_time()}, offset) AS time")).collect()
     return {(row["topic"], row["partition"]): row["time"] for row in rows}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from headrace.errors import HeadraceError
 from headrace.pipeline.manifest import check_root, check_writable, newest
+from headrace.pipeline.offsets import nest
 from headrace.pipeline.tables import OWN, TableInvalid
 from headrace.targets import local_path
 
@@ -50,13 +51,10 @@ def refuse_logs_before(root: Path) -> None:
     last = newest(root)
     if last is None or not (root / LOGS_BEFORE).exists():
         return
-    offsets: dict[str, dict[str, int]] = {}
-    for (topic, index), end in sorted(last.ends.items()):
-        offsets.setdefault(topic, {})[str(index)] = end
     raise TableInvalid(
         f"{root} was written by an older `logs`, which had no checkpoint. Its files stay as they are, without the "
         "windows that were open. Give another folder, and --option "
-        f"startingOffsets='{json.dumps(offsets)}' to begin where it ends."
+        f"startingOffsets='{json.dumps(nest(last.ends))}' to begin where it ends."
     )
 
 

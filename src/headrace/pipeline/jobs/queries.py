@@ -8,9 +8,9 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from headrace.pipeline import read_plan
+from headrace.pipeline.offsets import flatten
 from headrace.pipeline.options import Partition, SourceOptions
 from headrace.pipeline.origin import Catalogue
-from headrace.pipeline.progress import parse_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,7 +90,7 @@ def stands_at(checkpoint: Path) -> dict[Partition, int]:
     if batch < 0:
         return {}
     # A version, what Spark notes, and the offsets of each source on a line.
-    return parse_offsets((checkpoint / "offsets" / str(batch)).read_text().splitlines()[2])
+    return flatten((checkpoint / "offsets" / str(batch)).read_text().splitlines()[2])
 
 
 def is_pending(checkpoint: Path) -> bool:

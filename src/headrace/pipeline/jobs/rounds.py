@@ -33,11 +33,13 @@ AWAY = re.compile(r"headrace\.client\.errors\.(?:ConnectionLost|RequestTimeout):
 # The last line of a worker's traceback: the error's class with its module, and its text.
 OURS = re.compile(r"^(?:.*\bException: |\s*)?headrace\.[\w.]+\.(\w+): (.+)$", re.MULTILINE)
 
-# Options of the source that say what a row is.
-SHAPING = ("columns", "valueFormat", "schema", "valueColumns", "badRows", "columnNameOfCorruptRecord")
-
-# Options that say which topics are read, in lower case.
+# Options of the source, in lower case: those that say what a row is, which topics are read, and from where to where.
+SHAPING = ("columns", "valueformat", "schema", "valuecolumns", "badrows", "columnnameofcorruptrecord")
 TOPICS = ("subscribe", "subscribepattern", "assign")
+RANGE = (
+    "startinggroup", "startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp", "endingoffsets",
+    "endingtimestamp", "endingoffsetsbytimestamp",
+)  # fmt: skip
 # As Kafka has them.
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
@@ -59,7 +61,7 @@ def refuse_shape(options: Mapping[str, str] | None) -> None:
     """Raises InvalidOption where options say what a row is: a job takes what it needs of each record, and would answer
     as if they were not there."""
     for name in options or {}:
-        if name.lower() in {each.lower() for each in SHAPING}:
+        if name.lower() in SHAPING:
             raise InvalidOption(f"the option {name} is for queries: this job chooses itself what it reads of a record")
 
 
@@ -77,18 +79,22 @@ def check_topic(name: str) -> None:
         )
 
 
+def place_of(topics: Sequence[str] = (), pattern: str = "", bootstrap: str = "", data: str = "") -> dict[str, str]:
+    """The topics that a job is given, and where they are, as options of the source."""
+    given = {
+        "kafka.bootstrap.servers": bootstrap,
+        "path": data,
+        "subscribe": ",".join(topics),
+        "subscribePattern": pattern,
+    }
+    return {name: value for name, value in given.items() if value}
+
+
 def source_of(
     topics: Sequence[str], pattern: str, bootstrap: str, data: str, options: Mapping[str, str] | None
 ) -> SourceOptions:
     """The topics that a job is given, as a batch read has them. Raises InvalidOption."""
-    given = {
-        **(options or {}),
-        **({"kafka.bootstrap.servers": bootstrap} if bootstrap else {}),
-        **({"path": data} if data else {}),
-        **({"subscribe": ",".join(topics)} if topics else {}),
-        **({"subscribePattern": pattern} if pattern else {}),
-    }
-    return parse(given, streaming=False)
+    return parse({**(options or {}), **place_of(topics, pattern, bootstrap, data)}, streaming=False)
 
 
 def stream_options(
@@ -106,9 +112,7 @@ def stream_options(
         **({} if data else {"kafka.group.id": group}),
         **(options or {}),
         "includeHeaders": "false",
-        **({"path": data} if data else {"kafka.bootstrap.servers": bootstrap}),
-        **({"subscribe": ",".join(topics)} if topics else {}),
-        **({"subscribePattern": pattern} if pattern else {}),
+        **place_of(topics, pattern, "" if data else bootstrap, data),
     }
 
 

@@ -52,15 +52,6 @@ T = TypeVar("T")
 # begin, before its first record is due.
 SLICE_SECONDS = 30.0
 HEAD_START = 1.0
-# Options that say what is read.
-PLANNED = tuple(
-    name.lower()
-    for name in (
-        "subscribe", "subscribePattern", "assign", "startingGroup",
-        "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
-        "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp",
-    )
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -142,7 +133,7 @@ def replay(
     reading = {
         # A function that names its columns names the headers, too, if it wants them.
         **({} if any(name.lower() == "columns" for name in options or {}) else {"includeHeaders": "true"}),
-        **{name: value for name, value in (options or {}).items() if name.lower() not in PLANNED},
+        **{name: value for name, value in (options or {}).items() if name.lower() not in rounds.TOPICS + rounds.RANGE},
         **place,
     }
     runner = Runner(spark, source, reading, called, per, table=bool(to))

@@ -11,7 +11,7 @@ from dataclasses import astuple, dataclass
 
 from headrace.pipeline import read_plan
 from headrace.pipeline.options import Partition, SourceOptions
-from headrace.pipeline.origin import Catalogue, DataLost, Range
+from headrace.pipeline.origin import Catalogue, Range
 
 ROUND_ROWS = 2_000_000
 # What is read at once where times do not say how far to go.
@@ -51,22 +51,8 @@ class Plan:
 async def plan_of(origin: Catalogue, source: SourceOptions, round_rows: int) -> Plan:
     """The ranges that the options name now. Raises DataLost where the first of them are gone."""
     partitions = await read_plan.find_partitions(origin, source)
-    first, last = await read_plan.log_bounds(origin, source, partitions)
-    start = await read_plan.resolve_offsets(origin, source, source.start, partitions)
-    end = await read_plan.resolve_offsets(origin, source, source.end, partitions)
-    for each in partitions:
-        if start[each] < first[each]:
-            if source.fail_on_data_loss:
-                raise DataLost(
-                    f"{each[0]}-{each[1]}: {start[each]} was to be read first, and the log begins at {first[each]}; "
-                    "failOnDataLoss=false goes on with what is left"
-                )
-            start[each] = first[each]
-    ranges = tuple(
-        Range(*each, start[each], min(end[each], last[each]))
-        for each in sorted(partitions)
-        if min(end[each], last[each]) > start[each]
-    )
+    start, end = await read_plan.resolve_range(origin, source, partitions, {})
+    ranges = tuple(Range(*each, start[each], end[each]) for each in sorted(partitions) if end[each] > start[each])
     total = sum(each.end - each.start for each in ranges)
     return Plan(ranges, max(1, -(-total // round_rows)))
 

@@ -6,7 +6,6 @@ does all of it in one process, and no record passes through a JVM.
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from headrace.pipeline.jobs import rounds
 from headrace.pipeline.jobs.replay import functions
 from headrace.pipeline.jobs.replay.delivery import Answer, Blocks, Deliver
 from headrace.pipeline.jobs.replay.pacer import Pace, Pacer
+from headrace.pipeline.offsets import assign
 from headrace.pipeline.options import InvalidOption, SourceOptions
 from headrace.pipeline.origin import Range, is_archive
 from headrace.pipeline.range_reader import read_in_order
@@ -131,17 +131,8 @@ class Runner:
         return [*found, Answer(read=offsets)]
 
     def _frame(self, ranges: Sequence[Range]) -> DataFrame:
-        assigned: dict[str, list[int]] = {}
-        start: dict[str, dict[str, int]] = {}
-        end: dict[str, dict[str, int]] = {}
-        for each in ranges:
-            assigned.setdefault(each.topic, []).append(each.partition)
-            start.setdefault(each.topic, {})[str(each.partition)] = each.start
-            end.setdefault(each.topic, {})[str(each.partition)] = each.end
-        reader = self._spark.read.format("headrace").options(**self._options)
-        frame = reader.options(
-            assign=json.dumps(assigned), startingOffsets=json.dumps(start), endingOffsets=json.dumps(end)
-        ).load()
+        chosen = assign({(each.topic, each.partition): (each.start, each.end) for each in ranges})
+        frame = self._spark.read.format("headrace").options(**self._options, **chosen).load()
         if not is_archive(self._source):
             return frame
         if "offset" not in frame.columns:
