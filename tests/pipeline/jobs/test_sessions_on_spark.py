@@ -125,7 +125,11 @@ def test_what_is_silent_for_long_is_forgotten(spark: SparkSession, topics: Topic
 
     happen(("old", "asked", 0), ("old", "closed", 10), ("silent", "asked", 20), ("told", "asked", 1_900))
     happen(("young", "asked", 2_000))
-    first = run(spark, topics, topic, to, checkpoint, idle=300, forget=600)
+    # One comes for it in time, which begins anew; two of long ago; and one that ends all that is there.
+    happen(("old", "commented", 2_010), ("old", "voted", 5), ("told", "voted", 1_800), ("end", "asked", 9_000))
+    # The first run ends before them.
+    end = {"endingOffsets": json.dumps({topic: {"0": 5}})}
+    first = run(spark, topics, topic, to, checkpoint, idle=300, forget=600, options=end)
     assert (first.events, first.forgotten) == (5, 2)
     assert {state: count for state, count in first.states.items() if count} == {"forgotten": 2, "open": 2}
     assert kept(spark, checkpoint) == {"told", "young"}
@@ -136,8 +140,6 @@ def test_what_is_silent_for_long_is_forgotten(spark: SparkSession, topics: Topic
         "told": ("open", None),
         "young": ("open", None),
     }
-    # One comes for it in time, which begins anew; two of long ago; and one that ends all that is there.
-    happen(("old", "commented", 2_010), ("old", "voted", 5), ("told", "voted", 1_800), ("end", "asked", 9_000))
     waiting: list[int] = []
     second = run(
         spark, topics, topic, to, checkpoint, idle=300, forget=600, tombstones=True,
