@@ -205,3 +205,8 @@ def test_importing_the_package_loads_no_broker():
     script = "import sys, headrace; print('asyncio' in sys.modules, headrace.__version__)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=SECONDS, check=True)
     assert done.stdout.startswith("False ")
+
+
+def test_a_broker_inside_of_a_program_belongs_to_no_group() -> None:
+    with pytest.raises(ConfigError, match="cluster: a broker inside of a program runs alone"):
+        headrace.Broker(cluster="etcd://127.0.0.1:2379/main", peer="127.0.0.1:0")

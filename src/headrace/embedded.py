@@ -82,6 +82,8 @@ class Broker:
             )
         except TypeError:
             raise ConfigError(no_setting(next(name for name in settings if name not in SETTINGS))) from None
+        if self._config.cluster:
+            raise ConfigError("cluster: a broker inside of a program runs alone. Start the nodes with headrace serve.")
         self._thread: threading.Thread | None = None
         self._owner = 0
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -131,3 +131,26 @@ async def test_a_door_that_does_not_open_is_stopped_with_the_others(server: Serv
         await server.start()
     assert Knocker.events[-1] == "stop"
     assert not server.addresses
+
+
+def test_a_node_that_begins_to_lead_imports_no_door() -> None:
+    program = (
+        "import asyncio, sys, tempfile\n"
+        "from headrace.config import Config\n"
+        "from headrace.doors.capacity import Capacity\n"
+        "from headrace.doors.registry import DOORS\n"
+        "from headrace.open_doors import OpenDoors\n"
+        "from headrace.server import Server\n"
+        "names = ['kafka', 'http', 'nsq', 'nsq_http', 'lookup', 'lookup_http', 'rocketmq', 'rocketmq_namesrv']\n"
+        "config = Config(data=tempfile.mkdtemp(), rocketmq_grpc='off', **dict.fromkeys(names, '127.0.0.1:0'))\n"
+        "OpenDoors(config, DOORS, Capacity(), None, lambda: True, {}).load()\n"
+        "before = set(sys.modules)\n"
+        "async def run():\n"
+        "    server = Server(config)\n"
+        "    await server.start()\n"
+        "    await server.stop()\n"
+        "asyncio.run(run())\n"
+        "print(sorted(name for name in set(sys.modules) - before if name.startswith('headrace.doors')))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
