@@ -104,7 +104,7 @@ class Api:
                 f"{self._address} is not an HTTP door of this version: it answers {response.status} {response.reason}. "
                 "Use --http with the HTTP door's address."
             )
-        if response.status >= 400:
+        if response.status >= REDIRECT:
             raise HeadraceError(str(answer.get("message", answer)))
         return answer
 

@@ -24,6 +24,7 @@ from tests.waiting import SECONDS
 
 from headrace.addresses import format_address
 from headrace.broker.membership import NodeView
+from headrace.client import Client
 from headrace.doors.door import DoorContext
 from headrace.doors.kafka.door import KafkaDoor
 from headrace.doors.kafka.follower import KafkaFollowerDoor
@@ -308,3 +309,17 @@ async def test_a_leader_that_closes_is_asked_again_over_another_connection(tmp_p
         answers = [(await wire.ask("init_producer_id", 4, **PRODUCER)).error_code for _ in range(3)]
         assert answers[-1] is ErrorCode.none
         assert set(answers) <= {ErrorCode.none, NOT_COORDINATOR}
+
+
+async def test_headraces_own_client_looks_for_another_controller(tmp_path: Path) -> None:
+    async with (
+        open_door(tmp_path / "leader", membership=FakeMembership(2, 2)) as leader,
+        following(tmp_path / "follower", leader) as (_, door, _),
+        Client(format_address(*door.address)) as client,
+    ):
+        await client.cluster.refresh(())
+        client.cluster._controller = 1
+        made = await client.admin.create_topic("snow", replication=3)
+        assert made is not None
+        assert client.cluster._controller == 2
+        assert leader.broker.topics.get("snow") is not None
