@@ -30,7 +30,13 @@ def parse_path(text: str | os.PathLike[str]) -> Path:
 
 
 Http = Annotated[
-    str, typer.Option("--http", envvar="HEADRACE_HTTP", metavar="HOST:PORT", help="The broker's HTTP door.")
+    str,
+    typer.Option(
+        "--http",
+        envvar="HEADRACE_HTTP",
+        metavar="HOST:PORT",
+        help="The broker's HTTP door; several nodes of a group with commas between.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts instead of a table.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
