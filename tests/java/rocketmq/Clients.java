@@ -35,6 +35,7 @@ public class Clients {
                 case "send": send(namesrv, given[2]); break;
                 case "delay": delay(namesrv, given[2], Integer.parseInt(given[3])); break;
                 case "push": push(namesrv, given[2], given[3], given[4], Integer.parseInt(given[5])); break;
+                case "pop": push(namesrv, given[2], given[3], given[4], Integer.parseInt(given[5]), true); break;
                 case "orderly": orderly(namesrv, given[2], given[3], Integer.parseInt(given[4])); break;
                 case "litepull": litePull(namesrv, given[2], given[3], Integer.parseInt(given[4])); break;
                 case "prepare": prepare(namesrv, given[2], given[3]); break;
@@ -292,7 +293,17 @@ public class Clients {
 
     /** Messages whose body begins with "fail" are refused twice, those with "dead" always. */
     static void push(String namesrv, String group, String topic, String tags, int count) throws Exception {
+        push(namesrv, group, topic, tags, count, false);
+    }
+
+    /** With `pops` the broker says which queues are read, and whether by pops. */
+    static void push(String namesrv, String group, String topic, String tags, int count, boolean pops)
+            throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        if (pops) {
+            // Clients before 5.0 do not have it.
+            DefaultMQPushConsumer.class.getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
+        }
         consumer.setNamesrvAddr(namesrv);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setMaxReconsumeTimes(3);

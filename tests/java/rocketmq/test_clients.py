@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import time
@@ -46,6 +47,7 @@ class Clients:
     """Runs the program with the clients of one version."""
 
     def __init__(self, version: str, namesrv: str, folder: Path) -> None:
+        self.version = version
         java, classpath = jars.java(), jars.rocketmq_client(version)
         # Once, and not for each of the runs.
         compiler = str(Path(java).with_name("javac"))
@@ -270,3 +272,29 @@ def _read(raw: Raw, topic: str, queue: int) -> list[bytes]:
     if raw.ask(Request.GET_MAX_OFFSET, {"topic": topic, "queueId": queue}).code:
         return []
     return [each.body for each in raw.read(topic, queue)]
+
+
+def test_a_group_pushes_then_pops_then_pushes(clients: Clients, serving: ServeProcess, topic: str) -> None:
+    """The same consumer, by the mode that an administrator has set; one message is refused at first."""
+    if clients.version.startswith("4."):
+        pytest.skip("clients before 5.0 do not pop")
+    group = f"{topic}-g"
+    with Raw(serving.addresses["rocketmq"]) as raw:
+
+        def send(*bodies: str) -> None:
+            for body in bodies:
+                raw.sent(topic, body.encode(), properties={"UNIQ_KEY": f"{len(body):032X}"})
+
+        send("1", "2")
+        assert sorted(each.body for each in got(clients("push", group, topic, "*", 2))) == ["1", "2"]
+        mode = {"topic": topic, "consumerGroup": group, "mode": "POP", "popShareQueueNum": 0}
+        assert raw.ask(Request.SET_MESSAGE_REQUEST_MODE, {}, json.dumps(mode).encode()).code == 0
+        send("3", "fail", "4")
+        popped = got(clients("pop", group, topic, "*", 5))
+        assert sorted(each.body for each in popped) == ["3", "4", "fail", "fail", "fail"]
+        # It came again from where it was, and not through the retry topic.
+        failed = [each for each in popped if each.body == "fail"]
+        assert {(each.topic, each.queue, each.offset) for each in failed} == {(topic, 0, 3)}
+        assert [each.times for each in failed] == [0, 1, 2]
+        send("5")
+        assert [each.body for each in got(clients("push", group, topic, "*", 1))] == ["5"]
