@@ -89,16 +89,15 @@ def elect_unclean(group: Group, candidate: Incarnation, alive: Collection[str]) 
     )
 
 
-def hand_over(group: Group, leader: Incarnation, to: Incarnation, *, stays: bool = True) -> Group:
-    """The leader names the next one, in a new epoch. It stays in the ISR, unless it is about to stop."""
+def hand_over(group: Group, leader: Incarnation, to: Incarnation) -> Group:
+    """The leader names the next one, in a new epoch, and stays in the ISR."""
     _check_leader(group, leader)
     _check_replica(group, to.node)
     if to.directory_id == leader.directory_id:
         raise ChangeRefused(f"node {to.node} leads already")
     if to.directory_id not in group.isr:
         raise ChangeRefused(f"node {to.node} is not in sync")
-    isr = group.isr if stays else _without(group.isr, leader.directory_id)
-    return _next(group, epoch=group.epoch + 1, leader=to, transfer_to=None, **_isr(group, isr))
+    return _next(group, epoch=group.epoch + 1, leader=to, transfer_to=None)
 
 
 def resign(group: Group, leader: Incarnation) -> Group:

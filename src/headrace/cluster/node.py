@@ -49,6 +49,7 @@ RECOVERY_S = 1.0
 CLOCK_MAX_MS = 10_000
 # What a stop takes at most to leave the group in good order.
 RETIRE_S = 5.0
+RETIRE_STEP_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,11 +175,17 @@ class Node:
         if group is None:
             return
         if self.leadership is not None:
+            last = self.journal.last.sequence
             await self.transfers.hand_over_and_stop(group)
-        if self.leadership is not None:
-            self._step_down("the node stops")
-            await self._resign()
-            return
+            if self.leadership is not None:
+                self._step_down("the node stops")
+                await self._resign()
+                return
+            # It is left with what it has once it has shown that it leads.
+            while self.following is None or (beat := self.following.heartbeat) is None or beat.committed <= last:
+                if self.group is not None and self.group.leader not in (None, self._settings.me):
+                    self._follow(self.group)
+                await asyncio.sleep(RETIRE_STEP_S)
         if self.following is not None:
             self.following.close()
         await self._resign()

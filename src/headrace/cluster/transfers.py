@@ -73,7 +73,7 @@ class Transfers:
     def begin(self, group: Group, node: int) -> asyncio.Task[str]:
         """Hand over to a node, unless that is under way; what went wrong comes of it, or nothing."""
         if self._running is None:
-            self._running = self._loop.create_task(self._run(group, node, stays=True))
+            self._running = self._loop.create_task(self._run(group, node))
         return self._running
 
     async def hand_over_and_stop(self, group: Group) -> None:
@@ -82,7 +82,7 @@ class Transfers:
             await asyncio.shield(self._running)
         living = [each for each in group.replicas if each != self._me.node and self._directory_of(group, each)]
         if living and self._leadership() is not None:
-            self._running = self._loop.create_task(self._run(group, living[0], stays=False))
+            self._running = self._loop.create_task(self._run(group, living[0]))
             await asyncio.shield(self._running)
 
     async def stop(self) -> None:
@@ -91,17 +91,14 @@ class Transfers:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
 
-    async def _run(self, group: Group, node: int, *, stays: bool) -> str:
+    async def _run(self, group: Group, node: int) -> str:
         leadership, directory = self._leadership(), self._directory_of(group, node)
         me = self._me
         problem = ""
 
         async def swap(successor: Incarnation) -> bool:
             try:
-                return (
-                    await self._metadata.change(lambda group: changes.hand_over(group, me, successor, stays=stays))
-                    is not None
-                )
+                return await self._metadata.change(lambda group: changes.hand_over(group, me, successor)) is not None
             except ChangeRefused as error:
                 raise TransferFailed(str(error)) from None
 
