@@ -4,15 +4,20 @@ are too far behind."""
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.cluster.conftest import Peers
+from tests.cluster.test_nodes_real import GROUP, KEYS, client_of
 from tests.cluster.test_replica_real import append, begin, leader_of, start_replica
 from tests.waiting import until
 
-from headrace.cluster import identity
+from headrace.cluster import changes, identity
+from headrace.cluster.records import Group as GroupRecord
 from headrace.cluster.replica import Replica
+from headrace.cluster.swaps import change_group
 from headrace.format import records
 from headrace.format.batch import batches_in
 from headrace.log.interface import Partition, TopicSettings
@@ -69,6 +74,11 @@ class Group:
             both = partitions if not self.sent else partitions[:1]
             await append(leader, *((each, value) for each in both))
             self.sent.append(value)
+
+    async def change(self, change: Callable[[GroupRecord], GroupRecord]) -> None:
+        etcd = client_of(self._peers)
+        await change_group(etcd, KEYS.group(GROUP), change)
+        await etcd.close()
 
     async def check(self, *, start: int = 0) -> None:
         """Everything is on every replica."""
@@ -135,6 +145,31 @@ async def test_a_wiped_disk_and_a_restored_backup_are_copied(etcd_peers: Peers, 
     assert replica.log.is_copying
     await copied(replica)
     await group.check()
+    await group.close()
+
+
+async def test_a_node_is_added_and_another_removed(etcd_peers: Peers, tmp_path: Path) -> None:
+    group = Group(etcd_peers, tmp_path)
+    await group.begin()
+    await group.send(100)
+    await group.change(partial(changes.add_replica, node=4))
+    added = await group.start(4)
+    await copied(added)
+    await group.check()
+    record = added.node.group
+    assert record is not None
+    assert (record.replicas, record.adding) == ((1, 2, 3, 4), ())
+    number = await group.follower()
+    number = 3 if number == 4 else number
+    await group.change(partial(changes.remove_replica, node=number))
+    gone = group.replicas[number]
+    await until(lambda: gone.broken.is_set())
+    assert gone.problem == f"node {number} was removed from group {GROUP!r} (headrace cluster remove-node)"
+    await group.stop(number)
+    await group.send(100)
+    await group.check()
+    assert added.node.group is not None
+    assert added.node.group.replicas == tuple(each for each in (1, 2, 3, 4) if each != number)
     await group.close()
 
 

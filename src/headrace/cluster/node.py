@@ -31,6 +31,7 @@ from headrace.cluster.metadata import Metadata
 from headrace.cluster.presence import LEASE_SECONDS, Presence
 from headrace.cluster.records import Group, Incarnation, Keys
 from headrace.cluster.records import Node as NodeRecord
+from headrace.cluster.removal import may_join, next_removal
 from headrace.cluster.seen import Seen
 from headrace.cluster.transfers import Transfers
 from headrace.cluster.vigil import Vigil
@@ -115,6 +116,8 @@ class Node:
         """Called with the first message of a connection on which a follower asks for a copy."""
         self.on_must_copy: Callable[[str], None] = lambda _: None
         """Called with the reason for which this node cannot follow from its journal."""
+        self.on_removed: Callable[[str], None] = lambda _: None
+        """Called, again and again, while this node is no replica of its group any more."""
         self.epoch = 0
         """The latest that this node knows of."""
         # The last epoch that it has led in.
@@ -381,7 +384,9 @@ class Node:
         """Do what follows from the group's record and the peers."""
         if self._stopped or self._retiring or self.metadata.is_changing:
             return
-        if self.leadership is not None:
+        if self._settings.me.node not in group.replicas:
+            self._leave()
+        elif self.leadership is not None:
             await self._lead_on(self.leadership, group)
         elif self._is_unfit:
             await self._resign()
@@ -395,6 +400,14 @@ class Node:
         elif group.leader is not None and group.leader != self._settings.me:
             self._follow(group)
             await self.transfers.ask(group)
+
+    def _leave(self) -> None:
+        """This node was removed."""
+        if self.following is not None:
+            self.following.close()
+            self.following = None
+        me, group = self._settings.me, self._settings.group
+        self.on_removed(f"node {me.node} was removed from group {group!r} (headrace cluster remove-node)")
 
     def _may_begin(self, group: Group) -> bool:
         """Whether the group has never had a leader, and this node is to be the first: no other, so that an empty disk
@@ -495,7 +508,12 @@ class Node:
                 logger.warning("replicas lag, and are not in sync any more", nodes=self._named(lagging))
                 for each in lagging:
                     self._admissions.removed(each, now)
-        elif joined := leadership.caught_up(lambda each: self._admissions.allows(each, now)):
+        elif leaving := next_removal(group, me.node, self.numbers):
+            if await self.metadata.change(lambda group: changes.drop_replica(group, me, *leaving)) is not None:
+                logger.info("a node was removed from the group", node=leaving[0])
+        elif joined := leadership.caught_up(
+            lambda each: self._admissions.allows(each, now) and may_join(group, self.numbers.get(each))
+        ):
             if await self.metadata.change(lambda group: changes.add_to_isr(group, me, joined)) is not None:
                 logger.info("a replica is in sync", node=joined.node)
         elif group.transfer_to is not None and leadership.serves and not self.transfers.is_running:

@@ -70,6 +70,7 @@ class Replica:
             self._on_applied,
             self._on_broken,
         )
+        self.node.on_removed = self._on_removed
         self.copies = CopyExchange(runtime, settings, self.node, self.log, self._on_broken)
         self.log.trusts_clock = lambda: self.node.trusts_clock
 
@@ -149,6 +150,10 @@ class Replica:
         self.problem = reason
         self.node.give_up(reason)
         self.broken.set()
+
+    def _on_removed(self, reason: str) -> None:
+        if not self.broken.is_set():
+            self._on_broken(reason)
 
     def _change(self, role: Role) -> None:
         if role is not self.role:

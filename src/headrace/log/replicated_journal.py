@@ -40,6 +40,8 @@ from headrace.runtime.disk import Disk, File
 FLIGHT_BYTES = 1 << 20
 # What one read from the files takes.
 READ_BYTES = 1 << 20
+# How many of those who read the files are known by where they are.
+CURSORS = 16
 
 
 class FramesGone(CorruptLog):
@@ -113,6 +115,8 @@ class ReplicatedJournal:
         self._idle: list[asyncio.Future[None]] = []
         # First frames that copies will go on from.
         self._held: list[int] = []
+        # Where frames stand that will be read next, by those who read on.
+        self._cursors: dict[int, tuple[str, int]] = {}
 
     # --- opening ---
 
@@ -338,6 +342,7 @@ class ReplicatedJournal:
             self._extents.pop()
         if self._extents and self._extents[-1].last > sequence:
             self._extents[-1].last, self._extents[-1].end = sequence, -1
+        self._cursors.clear()
         self.flushed = min(self.flushed, sequence)
         self._files.next_sequence = self.last.sequence + 1
 
@@ -356,19 +361,26 @@ class ReplicatedJournal:
         if index < 0 or since > self._extents[index].last:
             raise FramesGone(f"frame {since} is not in the journal any more, which has {self.first} to {self.flushed}")
         extent = self._extents[index]
-        frames = await self._runtime.offload.run(
-            _read_extent, self._runtime.disk, extent.path, extent.position, since, extent.last, max_bytes
+        path, position = self._cursors.pop(since, (extent.path, extent.position))
+        if path != extent.path or position < extent.position:
+            position = extent.position
+        frames, behind = await self._runtime.offload.run(
+            _read_extent, self._runtime.disk, extent.path, position, since, extent.last, max_bytes
         )
         if not frames or any(frame.epoch != self.epoch_at(frame.sequence) for frame, _ in frames):
             # Its file has been used again, or the journal was truncated, while it was read.
             raise FramesGone(f"frame {since} was written over")
+        if len(self._cursors) >= CURSORS:
+            self._cursors.pop(next(iter(self._cursors)))
+        self._cursors[since + len(frames)] = extent.path, behind
         return [data for _, data in frames]
 
 
 def _read_extent(
     disk: Disk, path: str, position: int, since: int, last: int, max_bytes: int
-) -> list[tuple[GroupFrame, bytes]]:
-    """The frames from `since` to `last` of one file, checked, those before being passed over. Blocks."""
+) -> tuple[list[tuple[GroupFrame, bytes]], int]:
+    """The frames from `since` to `last` of one file, checked, those before being passed over, and the position behind
+    them. Blocks."""
     frames: list[tuple[GroupFrame, bytes]] = []
     size = 0
     with closing(disk.open(path)) as file:
@@ -386,7 +398,7 @@ def _read_extent(
             position += frame.size
             if frame.sequence == last:
                 break
-    return frames
+    return frames, position
 
 
 @dataclass(frozen=True, slots=True)
