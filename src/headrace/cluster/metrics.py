@@ -57,6 +57,19 @@ def _metrics(replica: Replica) -> Iterator[tuple[str, str, str, Values]]:
         "counter",
     )
     yield one("refused_total", "Appends refused for too few replicas in sync.", log.refused, "counter")
+    copies = replica.copies
+    yield one("copying", "Whether what this node has is no whole copy yet.", int(node.is_copying))
+    yield one("copied_bytes_total", "Bytes copied from leaders.", copies.progress.received, "counter")
+    given = [(f'{{node="{each.node}"}}', each) for each in copies.given.progress]
+    yield (
+        "copy_done_bytes", "gauge", "Of the leader: what a follower has of the round of its copy.",
+        [(labels, each.done) for labels, each in given],
+    )  # fmt: skip
+    yield (
+        "copy_size_bytes", "gauge", "Of the leader: about how much that round has.",
+        [(labels, each.size) for labels, each in given],
+    )  # fmt: skip
+    yield "copy_round", "gauge", "Of the leader: which round it is.", [(labels, each.round) for labels, each in given]
     leadership = node.leadership
     followers = sorted(
         (number, directory)
