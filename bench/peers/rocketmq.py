@@ -17,7 +17,7 @@ haListenPort={ha}
 namesrvAddr=127.0.0.1:{namesrv}
 storePathRootDir={data}
 mappedFileSizeCommitLog=16777216
-flushDiskType=SYNC_FLUSH
+flushDiskType={flush}
 messageDelayLevel={levels}
 """
 HEAP = ["-Xmx512m", "-Xms512m"]
@@ -35,11 +35,16 @@ class RocketMq(Process):
     name = "Apache RocketMQ"
     version = jars.ROCKETMQ
 
-    def __init__(self, delay_levels: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h") -> None:
+    def __init__(
+        self,
+        delay_levels: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
+        flush: str = "SYNC_FLUSH",
+    ) -> None:
         super().__init__()
         self._java = jars.java()
         self._classpath = jars.rocketmq()
         self._levels = delay_levels
+        self._flush = flush
         self.namesrv_port = 0
 
     def start(self) -> float:
@@ -53,6 +58,7 @@ class RocketMq(Process):
                 namesrv=self.namesrv_port,
                 data=folder / "data",
                 levels=self._levels,
+                flush=self._flush,
             )
         )
         begin = time.monotonic()

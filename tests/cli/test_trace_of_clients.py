@@ -52,6 +52,14 @@ def test_a_message_of_rocketmqs(cli: Cli, headrace_broker: Broker, monkeypatch: 
     assert {each["message"] for each in told(cli, OTHER)["steps"]} == {"orders/0/0"}
 
 
+@pytest.mark.parametrize("id", [ID, f"01{ID}", f"FD0000000000000000000000{ID}"], ids=["IPv4", "gRPC", "IPv6"])
+def test_ids_of_any_client(cli: Cli, headrace_broker: Broker, monkeypatch: pytest.MonkeyPatch, id: str) -> None:
+    monkeypatch.setenv("HEADRACE_HTTP", headrace_broker.http)
+    with Raw(headrace_broker.rocketmq) as raw:
+        raw.sent("orders", b"hat", properties={"UNIQ_KEY": id})
+    assert [each["message"] for each in told(cli, id)["steps"]] == ["orders/0/0"]
+
+
 def test_traces_of_transactions() -> None:
     text = ENDED.format(t=7, state="COMMIT_MESSAGE") + ENDED.format(t=8, state="ROLLBACK_MESSAGE")
     text += ENDED.format(t=9, state="UNKNOW")

@@ -14,6 +14,7 @@ import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.RequestCallback;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.TransactionListener;
@@ -226,8 +227,22 @@ public class Clients {
         DefaultMQProducer producer = new DefaultMQProducer("askers");
         producer.setNamesrvAddr(namesrv);
         producer.start();
-        Message reply = producer.request(new Message(topic, bytes("question")), 1000 * SECONDS);
-        System.out.println("REPLY " + new String(reply.getBody(), StandardCharsets.UTF_8));
+        // With a callback: in 5.3.2 the call without one ends as soon as the question is sent.
+        CountDownLatch left = new CountDownLatch(1);
+        producer.request(new Message(topic, bytes("question")), new RequestCallback() {
+            public void onSuccess(Message reply) {
+                System.out.println("REPLY " + new String(reply.getBody(), StandardCharsets.UTF_8));
+                left.countDown();
+            }
+
+            public void onException(Throwable error) {
+                error.printStackTrace(System.out);
+                left.countDown();
+            }
+        }, 1000 * SECONDS);
+        finish(left);
+        // The broker is answered behind the callback.
+        Thread.sleep(500);
         producer.shutdown();
     }
 

@@ -31,7 +31,7 @@ class PhysicalOffsets:
 
     def __init__(self) -> None:
         self.spans: dict[int, Span] = {}
-        self._numbers: dict[Span, int] = {}
+        self._numbers: dict[tuple[UUID, int, int], int] = {}
 
     def put(self, number: int, span: Span) -> None:
         """A span has a number."""
@@ -54,7 +54,8 @@ class PhysicalOffsets:
 
     def encode(self, topic_id: UUID, partition: int, offset: int) -> int | None:
         """The physical offset; None where the span has no number yet."""
-        number = self._numbers.get(Span(topic_id, partition, offset >> OFFSET_BITS))
+        # A plain tuple is equal to the Span, and made in less time.
+        number = self._numbers.get((topic_id, partition, offset >> OFFSET_BITS))
         return None if number is None else number << OFFSET_BITS | offset & OFFSET_MASK
 
     def decode(self, physical_offset: int) -> tuple[UUID, int, int] | None:

@@ -58,7 +58,7 @@ async def trace(
     place, traced, unique = place_of(id), TRACE.fullmatch(id), UNIQUE_ID.fullmatch(id)
     if place is None and traced is None and unique is None:
         raise HeadraceError(
-            f"{id!r} is neither a message (TOPIC/PARTITION/OFFSET, or RocketMQ's id: 32 capital hex digits) nor a "
+            f"{id!r} is neither a message (TOPIC/PARTITION/OFFSET, or RocketMQ's id: capital hex digits) nor a "
             "trace id (32 small ones)"
         )
     now, reach = time.time_ns() // 1_000_000, parse_duration(around)

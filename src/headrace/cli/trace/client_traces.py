@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 TOPIC = "RMQ_SYS_TRACE_TOPIC"
 UNIQUE_KEY = "UNIQ_KEY"
-# As RocketMQ's clients make them.
-UNIQUE_ID = re.compile(r"[0-9A-F]{32}")
+# As RocketMQ's clients make them, by an address of IPv4 or IPv6 or, over gRPC, by one of the network card.
+UNIQUE_ID = re.compile(r"[0-9A-F]{32}|[0-9A-F]{34}|[0-9A-F]{56}")
 SENT, CONSUMING, CONSUMED, COMMITTED, ROLLED_BACK = "sent", "consuming", "consumed", "committed", "rolled back"
 NOT_CONSUMED = "not consumed"
 _FIELD, _LINE = "\x01", "\x02"

@@ -82,6 +82,8 @@ class Call:
         value = self.request.fields.get(name)
         if value is None and default is not None:
             return default
+        if value is not None and len(value) <= 18 and value.isdecimal():
+            return int(value)
         try:
             number = int(self.text(name)) if len(value or "") <= 20 else INT64_MAX + 1
         except ValueError:

@@ -8,8 +8,10 @@ by bit 0 of its flag, the answer to one with the same `opaque`; bit 1 marks a re
 from __future__ import annotations
 
 import json
+import re
 import struct
 from dataclasses import dataclass, field
+from json.encoder import encode_basestring as _quote
 from struct import Struct
 from typing import Any
 
@@ -29,6 +31,8 @@ HEADER_BYTES_MAX = 1_048_576
 _BINARY_HEAD = Struct(">hbhiii")
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
+# As it stands in JSON, a half of a pair that stands for one character.
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 # The version that answers carry: RocketMQ's number for 5.5.0.
 VERSION = 513
 LANGUAGES = (
@@ -96,18 +100,16 @@ def decode(frame: bytes | memoryview) -> Command:
 
 
 def _encode_json(command: Command) -> bytes:
-    # In the order of RocketMQ's own encoder, which leaves out what is null.
-    header: dict[str, Any] = {"code": command.code}
-    if command.fields:
-        header["extFields"] = command.fields
-    header["flag"] = command.flag
-    header["language"] = LANGUAGES[command.language]
-    header["opaque"] = command.opaque
-    if command.remark is not None:
-        header["remark"] = command.remark
-    header["serializeTypeCurrentRPC"] = "JSON"
-    header["version"] = command.version
-    return dump(header)
+    # In the order of RocketMQ's own encoder, which leaves out what is null. An encoder of any value takes four times
+    # as long.
+    fields = ",".join([f"{_quote(name)}:{_quote(value)}" for name, value in command.fields.items()])
+    extension = f'"extFields":{{{fields}}},' if fields else ""
+    remark = "" if command.remark is None else f'"remark":{_quote(command.remark)},'
+    return (
+        f'{{"code":{command.code:d},{extension}"flag":{command.flag},'
+        f'"language":"{LANGUAGES[command.language]}","opaque":{command.opaque},{remark}'
+        f'"serializeTypeCurrentRPC":"JSON","version":{command.version}}}'
+    ).encode()
 
 
 def dump(value: object) -> bytes:
@@ -119,7 +121,7 @@ def load(text: bytes) -> dict[str, Any]:
     """An object of JSON. Raises Malformed."""
     try:
         value = json.loads(text)
-        if b"\\u" in text:
+        if _HALF.search(text):
             # JSON can name half a character, which no text of a frame or of the log can hold.
             dump(value)
     except (ValueError, RecursionError) as error:
@@ -138,7 +140,9 @@ def _decode_json(header: bytes) -> Command:
             code=_number(value.get("code", 0)),
             opaque=_number(value.get("opaque", 0)),
             flag=_number(value.get("flag", 0)),
-            fields={str(name): _text(each) for name, each in fields.items() if each is not None},
+            fields={
+                name: each if type(each) is str else _text(each) for name, each in fields.items() if each is not None
+            },
             remark=None if value.get("remark") is None else _text(value["remark"]),
             language=LANGUAGES.index(language) if language in LANGUAGES else LANGUAGES.index("OTHER"),
             version=_number(value.get("version", 0)),

@@ -1,0 +1,134 @@
+"""`python -m bench.rocketmq`: RocketMQ's remoting protocol, on Headrace and on RocketMQ 5.5, turn by turn.
+
+Durability is equal: an answer means that the message is on the disk (`durability=sync`, `SYNC_FLUSH`), or with
+`--async` that it is in the system's memory (`async`, `ASYNC_FLUSH`). Of each row the best of the rounds is kept; the
+server's CPU time per message counts on a busy machine, the rates less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+from uuid import uuid4
+
+from tests.doors.rocketmq.client import Raw
+
+from bench.measure import measure
+from bench.peers import Missing, free_port
+from bench.peers.headrace import Headrace
+from bench.peers.rocketmq import RocketMq
+from headrace.doors.rocketmq.codes import Request
+
+LOAD = "bench.rocketmq_load"
+SIZE = 1_024
+RATE = 1_000
+
+
+class HeadraceRocketMq(Headrace):
+    """With RocketMQ's door open, and measured through it."""
+
+    def __init__(self, durability: str) -> None:
+        super().__init__()
+        self._durability = durability
+
+    def _doors(self) -> list[str]:
+        self.port = free_port()
+        return ["--rocketmq", f"127.0.0.1:{self.port}", "--durability", self._durability]
+
+
+Server = HeadraceRocketMq | RocketMq
+
+
+def make_topics(server: Server, count: int) -> list[str]:
+    """Topics of one queue."""
+    prefix = f"b-{uuid4().hex[:6]}"
+    names = [f"{prefix}-{number}" for number in range(count)]
+    with Raw(f"127.0.0.1:{server.port}") as raw:
+        for name in names:
+            fields = {"topic": name, "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+            fields |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false"}
+            answer = raw.ask(Request.UPDATE_AND_CREATE_TOPIC, fields)
+            if answer.code:
+                raise RuntimeError(f"{server.name} made no topic: {answer}")
+    return names
+
+
+def rows(messages: int, topics: Sequence[int]) -> Iterator[tuple[str, dict[str, Any], int]]:
+    """Name, load and number of topics of each row."""
+    for count in (1, 8, 64):
+        load = {"kind": "send", "connections": count, "messages": messages // (4 if count == 1 else 1)}
+        yield f"send, {count} threads", load, 1
+    yield "send batches of 32", {"kind": "send", "connections": 8, "batch": 32, "messages": messages * 4}, 1
+    yield "pull 32 at once", {"kind": "pull", "messages": messages}, 1
+    yield f"end to end at {RATE}/s", {"kind": "latency", "messages": messages // 2, "rate": RATE}, 1
+    for count in topics:
+        load = {"kind": "send", "connections": 64, "messages": messages, "warm": count}
+        yield f"send, 64 threads, {count} topics", load, count
+
+
+def measure_row(server: Server, load: dict[str, Any], names: list[str]) -> dict[str, float]:
+    spec = {**load, "topics": names, "size": SIZE}
+    if load["kind"] == "pull":
+        measure(server, {**spec, "kind": "send", "connections": 64}, load=LOAD)
+    found = measure(server, spec, load=LOAD)
+    result = found.results[0]
+    count = result["messages"]
+    kept = {"us": 1e6 * found.server_cpu / count, "rate": count / found.seconds}
+    return kept | {name: result[name] for name in ("p50_ms", "p99_ms") if name in result}
+
+
+def best(rounds: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {name: (max if name == "rate" else min)(each[name] for each in rounds) for name in rounds[0]}
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.rocketmq", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--messages", type=int, default=20_000, help="of a row; some take a part or more of it")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--topics", type=int, nargs="*", default=[10, 10_000], help="rows with so many topics")
+    parser.add_argument("--alone", action="store_true", help="measure Headrace without RocketMQ")
+    parser.add_argument("--async", action="store_true", dest="is_async", help="without waiting for the disk")
+    given = parser.parse_args(arguments)
+    servers: list[Server] = [HeadraceRocketMq("async" if given.is_async else "sync")]
+    if not given.alone:
+        try:
+            servers.append(RocketMq(flush="ASYNC_FLUSH" if given.is_async else "SYNC_FLUSH"))
+        except Missing as reason:
+            print(f"RocketMQ is not measured: {reason}", file=sys.stderr)
+    durability = "in the system's memory" if given.is_async else "on the disk"
+    print(f"{SIZE} bytes a message, acknowledged when {durability}\n")
+    print("| | | server CPU per message | messages per second | end to end, p50 and p99 |")
+    print("| --- | --- | --- | --- | --- |")
+    try:
+        for server in servers:
+            server.start()
+        for name, load, count in rows(given.messages, given.topics):
+            names = {server: make_topics(server, count) for server in servers if count > 1}
+            found: dict[Server, list[dict[str, float]]] = {server: [] for server in servers}
+            for _ in range(given.rounds):
+                for server in servers:
+                    found[server].append(measure_row(server, load, names.get(server) or make_topics(server, 1)))
+            for server in servers:
+                print_row(name, server.name, best(found[server]))
+            if len(servers) > 1:
+                here, there = (best(found[server]) for server in servers)
+                ratios = {key: there[key] / here[key] for key in here}
+                print(f"| | RocketMQ / Headrace | {ratios['us']:.2f}x | {ratios['rate']:.2f}x | {_ratio(ratios)} |")
+    finally:
+        for server in servers:
+            server.stop()
+
+
+def _ratio(ratios: dict[str, float]) -> str:
+    return f"{ratios['p50_ms']:.2f}x, {ratios['p99_ms']:.2f}x" if "p50_ms" in ratios else ""
+
+
+def print_row(name: str, server: str, kept: dict[str, float]) -> None:
+    latency = f"{kept['p50_ms']:.2f} ms, {kept['p99_ms']:.2f} ms" if "p50_ms" in kept else ""
+    print(f"| {name} | {server} | {kept['us']:.1f} us | {kept['rate']:,.0f} | {latency} |", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
