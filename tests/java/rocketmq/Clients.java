@@ -12,6 +12,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.consumer.MessageSelector;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.RequestCallback;
@@ -46,6 +47,7 @@ public class Clients {
                 case "sql": sql(namesrv, given[2], given[3], given[4], Integer.parseInt(given[5])); break;
                 case "broadcast": broadcast(namesrv, given[2], given[3], Integer.parseInt(given[4])); break;
                 case "timer": timer(namesrv, given[2]); break;
+                case "traced": traced(namesrv, given[2], given[3]); break;
                 default: throw new IllegalArgumentException(given[1]);
             }
         } catch (Throwable error) {
@@ -190,6 +192,8 @@ public class Clients {
                     : LocalTransactionState.COMMIT_MESSAGE;
             }
         });
+        // A producer tells the brokers of its topics that it is there.
+        producer.send(new Message(group, bytes("here")));
         finish(left);
         // What was answered last is one-way: a request on the same connection is answered after it.
         Thread.sleep(500);
@@ -284,18 +288,41 @@ public class Clients {
         consumer.shutdown();
     }
 
-    /** A message for two seconds on, with a trace. */
+    /** A message for two seconds on. */
     static void timer(String namesrv, String topic) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer("timers", null, true, null);
-        producer.setNamesrvAddr(namesrv);
-        producer.setSendMsgTimeout(20000);
-        producer.start();
+        DefaultMQProducer producer = producer(namesrv);
         long now = System.currentTimeMillis();
         Message message = new Message(topic, "timer", bytes("timed " + now));
         MessageAccessor.putProperty(message, "TIMER_DELAY_MS", "2000");
         sent("timer", producer.send(message));
-        // The trace is sent when the producer ends, at the latest.
         producer.shutdown();
+    }
+
+    /** A message that is sent and consumed by clients that record it. */
+    static void traced(String namesrv, String group, String topic) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer("traced", null, true, null);
+        producer.setNamesrvAddr(namesrv);
+        producer.setSendMsgTimeout(20000);
+        producer.start();
+        sent("traced", producer.send(new Message(topic, "traced", "k", bytes("traced"))));
+        DefaultMQPushConsumer consumer =
+            new DefaultMQPushConsumer(group, null, new AllocateMessageQueueAveragely(), true, null);
+        consumer.setNamesrvAddr(namesrv);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, "*");
+        CountDownLatch left = new CountDownLatch(1);
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            for (MessageExt message : messages) {
+                got(message);
+                left.countDown();
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        finish(left);
+        System.out.println("STARTED");
+        // What they recorded is sent every five seconds, and not at all once they are shut down.
+        Thread.sleep(1000 * SECONDS);
     }
 
     static void got(MessageExt message) {
@@ -353,6 +380,8 @@ public class Clients {
         consumer.subscribe(topic, "*");
         CountDownLatch left = new CountDownLatch(count);
         ConcurrentHashMap<String, AtomicInteger> tries = new ConcurrentHashMap<>();
+        // What is "dead" is tried again so often, and then given up.
+        consumer.setMaxReconsumeTimes(2);
         consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
             for (MessageExt message : messages) {
                 AtomicInteger tried = tries.computeIfAbsent(message.getMsgId(), key -> new AtomicInteger());
@@ -362,6 +391,10 @@ public class Clients {
                 }
                 got(message);
                 left.countDown();
+                if (new String(message.getBody(), StandardCharsets.UTF_8).equals("dead")) {
+                    context.setSuspendCurrentQueueTimeMillis(50);
+                    return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT;
+                }
             }
             return ConsumeOrderlyStatus.SUCCESS;
         });

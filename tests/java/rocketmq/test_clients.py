@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from bench.peers import jars
 from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.doors.rocketmq.client import Raw
 from tests.serve_process import ServeProcess
+from tests.waiting import wait_until
 
 from headrace.doors.rocketmq.codes import Request
 from headrace.doors.rocketmq.messages import read_properties
@@ -70,6 +72,26 @@ class Clients:
         assert process.stdout is not None
         assert process.stdout.readline() == "STARTED\n"
         return process
+
+    def start_printing(self, *arguments: object) -> Printing:
+        """Run beside the test, from when it says that it has started; with what it printed before."""
+        command = [*self._command, *map(str, arguments)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert process.stdout is not None
+        printed = []
+        for line in process.stdout:
+            if line == "STARTED\n":
+                return Printing(process, printed)
+            printed.append(line)
+        raise AssertionError(printed)
+
+
+@dataclass(frozen=True)
+class Printing:
+    """A run whose words up to its start were read."""
+
+    running: subprocess.Popen[str]
+    printed: list[str]
 
 
 def got(lines: list[str]) -> list[Got]:
@@ -256,22 +278,46 @@ def test_every_client_of_a_broadcast_gets_every_message(clients: Clients, servin
             assert sorted(each.body for each in got(lines)) == ["0", "1", "2", "3"]
 
 
-def test_messages_for_a_time_and_their_trace(clients: Clients, serving: ServeProcess, topic: str) -> None:
+def test_messages_for_a_time(clients: Clients, serving: ServeProcess, topic: str) -> None:
     clients("timer", topic)
     lines = clients("push", f"{topic}-g", topic, "*", 1)
     (at,) = (int(line.split()[1]) for line in lines if line.startswith("AT "))
     (message,) = got(lines)
     assert at - int(message.body.split()[1]) >= 2_000
+
+
+def test_what_clients_record_is_in_headrace_trace(clients: Clients, serving: ServeProcess, topic: str) -> None:
+    process = clients.start_printing("traced", f"{topic}-g", topic)
+    try:
+        (id,) = (line.split()[6] for line in process.printed if line.startswith("SENT "))
+        command = [sys.executable, "-m", "headrace.cli", "trace", id, "--bootstrap", serving.kafka, "--json"]
+
+        def steps() -> list[tuple[str, str]]:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+            return [(each["what"], each.get("who", "")) for each in json.loads(done.stdout or '{"steps":[]}')["steps"]]
+
+        wanted = {("sent", "traced"), ("published", ""), ("consuming", f"{topic}-g"), ("consumed", f"{topic}-g")}
+        wait_until(lambda: wanted <= set(steps()), lambda: str(steps()))
+    finally:
+        process.running.kill()
+        process.running.communicate()
+
+
+def test_what_an_orderly_consumer_gives_up_is_dead(clients: Clients, serving: ServeProcess, topic: str) -> None:
+    group = f"{topic}-g"
     with Raw(serving.addresses["rocketmq"]) as raw:
-        traces = [each for queue in range(8) for each in _read(raw, "RMQ_SYS_TRACE_TOPIC", queue)]
-    (trace,) = (each for each in traces if topic.encode() in each)
-    assert trace.startswith(b"Pub\x01")
-
-
-def _read(raw: Raw, topic: str, queue: int) -> list[bytes]:
-    if raw.ask(Request.GET_MAX_OFFSET, {"topic": topic, "queueId": queue}).code:
-        return []
-    return [each.body for each in raw.read(topic, queue)]
+        for number, body in enumerate((b"0", b"dead", b"1")):
+            raw.sent(topic, body, queue=0, properties={"UNIQ_KEY": f"{number:032X}"})
+        found = got(clients("orderly", group, topic, 5))
+        assert [(each.body, each.times) for each in found] == [
+            ("0", 0),
+            ("dead", 0),
+            ("dead", 1),
+            ("dead", 2),
+            ("1", 0),
+        ]
+        assert [each.body for each in raw.read(f"%DLQ%{group}")] == [b"dead"]
+        assert list(raw.read(f"%RETRY%{group}")) == []
 
 
 def test_a_group_pushes_then_pops_then_pushes(clients: Clients, serving: ServeProcess, topic: str) -> None:
