@@ -134,6 +134,7 @@ public class Clients {
         throws Exception {
         TransactionMQProducer producer = new TransactionMQProducer(group);
         producer.setNamesrvAddr(namesrv);
+        producer.setHeartbeatBrokerInterval(1000);
         producer.setSendMsgTimeout(20000);
         producer.setTransactionListener(listener);
         producer.start();

@@ -297,7 +297,7 @@ def test_what_clients_record_is_in_headrace_trace(clients: Clients, serving: Ser
             return [(each["what"], each.get("who", "")) for each in json.loads(done.stdout or '{"steps":[]}')["steps"]]
 
         wanted = {("sent", "traced"), ("published", ""), ("consuming", f"{topic}-g"), ("consumed", f"{topic}-g")}
-        wait_until(lambda: wanted <= set(steps()), lambda: str(steps()))
+        wait_until(lambda: wanted <= set(steps()), lambda: str(steps()), seconds=SECONDS)
     finally:
         process.running.kill()
         process.running.communicate()
