@@ -43,20 +43,6 @@ def copy_what_is_not_committed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CopySource, "fix", fix)
 
 
-def trust_what_was_there(patch: pytest.MonkeyPatch) -> None:
-    missing = CopyTarget._missing
-
-    def same_size(self: CopyTarget, folder: str, wanted: Any) -> Any:
-        found = missing(self, folder, wanted)
-        try:
-            size = self._disk.open(f"{folder}/{wanted.name}").size()
-        except FileNotFoundError:
-            return found
-        return None if size >= wanted.size else found
-
-    patch.setattr(CopyTarget, "_missing", same_size)
-
-
 def leave_the_catalogue_behind(patch: pytest.MonkeyPatch) -> None:
     """The checkpoint of a copy is of a later frame than its partitions."""
     make = target.checkpoint_of

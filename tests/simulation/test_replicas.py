@@ -27,6 +27,9 @@ FIFTY = {
     "kill": 50,
     "power cut": 30,
     "restart": 5,
+    "copied": 50,
+    "wiped disk": 10,
+    "restored disk": 3,
 }
 
 
