@@ -329,3 +329,13 @@ async def test_no_made_up_handle_settles_anything(broker: Broker) -> None:
 
     attempt()
     assert queue.leases.finish_many([leases[0].handle]) == []
+
+
+async def test_the_end_of_a_lease_tells_the_epoch_and_how_often_the_queue_went_back(broker: Broker) -> None:
+    queue = await make(broker, b"a")
+    lane = queue.lanes[0]
+    for times in range(3):
+        (lease,) = await receive(queue)
+        assert (lease.handle.attempt, lease.handle.until_ms & EPOCH_MASK) == (1, lane.epoch + times & EPOCH_MASK)
+        queue.leases.finish_many([lease.handle])
+        lane.move_to(0)
