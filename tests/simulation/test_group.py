@@ -10,6 +10,7 @@ import pytest
 from tests.simulation.campaigns import caught
 
 from headrace.cluster import changes, election
+from headrace.cluster.commitment import Commitment
 from headrace.cluster.records import Group, Incarnation
 from headrace.log.group_frames import Position
 from headrace.log.replicated_journal import ReplicatedJournal
@@ -88,9 +89,14 @@ def let_any_node_lead(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(changes, "elect_unclean", elect)
 
 
+def commit_alone(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Commitment, "reach", lambda self, flushed: flushed if self.has_enough else 0)
+
+
 # Each with the seeds among which it is noticed.
 BROKEN = [
     pytest.param(truncate_by_committed, 20),
+    pytest.param(commit_alone, 10),
     pytest.param(let_any_node_lead, 40, marks=pytest.mark.long),
 ]
 
