@@ -100,9 +100,11 @@ def hand_over(group: Group, leader: Incarnation, to: Incarnation) -> Group:
     return _next(group, epoch=group.epoch + 1, leader=to, transfer_to=None)
 
 
-def resign(group: Group, leader: Incarnation) -> Group:
-    """The leader gives up, as its disk fails, and leaves the ISR if others remain."""
+def resign(group: Group, leader: Incarnation, *, stays: bool = False) -> Group:
+    """The leader gives up. It leaves the ISR if others remain, as its disk fails; one that only stops stays in it."""
     _check_leader(group, leader)
+    if stays:
+        return _next(group, leader=None)
     others = [each for each in group.isr if each != leader.directory_id]
     return _next(group, leader=None, **_isr(group, others or group.isr))
 

@@ -182,7 +182,7 @@ class Node:
             await self.transfers.hand_over_and_stop(group)
             if self.leadership is not None:
                 self._step_down("the node stops")
-                await self._resign()
+                await self._resign(stays=True)
                 return
             # It is left with what it has once it has shown that it leads.
             while self.following is None or (beat := self.following.heartbeat) is None or beat.committed <= last:
@@ -490,12 +490,12 @@ class Node:
                 future.set_exception(NotLeading(f"this node no longer leads its group: {reason}"))
         self._wake.set()
 
-    async def _resign(self) -> None:
+    async def _resign(self, *, stays: bool = False) -> None:
         """Have etcd name this node no more, if it does."""
         me = self._settings.me
         if self.group is not None and self.group.leader == me:
             with suppress(ChangeRefused):
-                await self.metadata.change(lambda group: changes.resign(group, me))
+                await self.metadata.change(lambda group: changes.resign(group, me, stays=stays))
 
     async def _lead_on(self, leadership: Leadership, group: Group) -> None:
         """Bring the record in etcd to what the sessions say, and hand over if that is asked for."""
