@@ -68,8 +68,8 @@ class Client:
 
 def failover(peer: Nodes) -> list[Figure]:
     """kill -9 of the node that leads everything: from the last acknowledgement before it to the next one."""
-    peer.start()
     try:
+        peer.start()
         if isinstance(peer, KafkaGroup):
             warm_up(peer, QUICK)
         topic = Topic(peer, 6).__enter__()
