@@ -43,7 +43,7 @@ from headrace.doors.door import open_listener
 from headrace.doors.listeners import Listeners, close_all
 from headrace.doors.registry import DOORS, DoorEntry
 from headrace.errors import ConfigError, HeadraceError
-from headrace.ground import Ground, directory_error
+from headrace.resources import Resources, directory_error
 from headrace.log.settings import LogSettings
 from headrace.open_doors import OpenDoors
 from headrace.runtime import Runtime
@@ -100,20 +100,20 @@ class GroupServer:
 
     async def _start(self) -> None:
         config = self.config
-        self._ground = ground = Ground(config, self._runtime, self._capacity)
-        self._running.callback(ground.close)
+        self._resources = resources = Resources(config, self._runtime, self._capacity)
+        self._running.callback(resources.close)
         url = parse_cluster_url(config.cluster)
         keys, etcd = Keys(url.name), etcd_of(config.part(ClusterSettings))
         self._running.push_async_callback(etcd.close)
         # No start is counted of a directory that another process has. The replica takes it again in a moment.
-        ground.runtime.disk.lock()
+        resources.runtime.disk.lock()
         try:
-            found = await identity.start(ground.runtime, etcd, keys, config.group, config.node_id)
+            found = await identity.start(resources.runtime, etcd, keys, config.group, config.node_id)
         finally:
-            ground.runtime.disk.unlock()
+            resources.runtime.disk.unlock()
         me = Incarnation(config.node_id, found.directory_id, found.starts)
         self.replica = Replica(
-            ground.runtime,
+            resources.runtime,
             etcd,
             NodeSettings(
                 found.cluster_id,
@@ -123,7 +123,7 @@ class GroupServer:
                 journal_max_bytes=config.replica_journal_max_bytes,
                 copy_bytes_per_second=config.replica_copy_bytes_per_second,
             ),
-            replace(config.part(LogSettings), open_files_max=ground.segments_max),
+            replace(config.part(LogSettings), open_files_max=resources.segments_max),
             self._on_role,
             config.replica_uncommitted_max_bytes,
         )
@@ -140,15 +140,15 @@ class GroupServer:
             me.starts,
             config.group,
             config.rack,
-            advertised(config, self.addresses, ground.runtime.hostname),
-            ground.runtime.boot_id,
+            advertised(config, self.addresses, resources.runtime.hostname),
+            resources.runtime.boot_id,
             PEER_VERSION,
             PEER_VERSION,
         )
         self.membership = GroupMembership(self.replica, config.node_id, record)
         self._metrics.parts.append(partial(render_replica, self.replica))
         self._doors = OpenDoors(
-            config, self._entries, self._capacity, ground.tls, lambda: self._accepts, self.addresses, self._listeners
+            config, self._entries, self._capacity, resources.tls, lambda: self._accepts, self.addresses, self._listeners
         )
         self._doors.load()
         await self._follow()
@@ -266,7 +266,7 @@ class GroupServer:
 
     async def _follow(self) -> None:
         """Begin as a follower: a standby, and a follower's doors."""
-        config, runtime = self.config, self._ground.runtime
+        config, runtime = self.config, self._resources.runtime
         self.broker = Broker(runtime, self.replica.log, config.part(BrokerSettings), self.membership, self._metrics)
         await self._doors.open(self.broker, follows=True)
         self._accepts = True

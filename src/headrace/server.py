@@ -21,7 +21,7 @@ from headrace.broker.settings import BrokerSettings
 from headrace.config import Config
 from headrace.doors.capacity import Capacity
 from headrace.doors.registry import DOORS, DoorEntry
-from headrace.ground import Ground, directory_error
+from headrace.resources import Resources, directory_error
 from headrace.log.native import NativeLog
 from headrace.log.settings import LogSettings
 from headrace.open_doors import OpenDoors
@@ -66,27 +66,27 @@ class Server:
 
     async def _start(self) -> None:
         config = self.config
-        ground = Ground(config, self._runtime, self._capacity)
-        self._running.callback(ground.close)
-        await self._compose(ground)
+        resources = Resources(config, self._runtime, self._capacity)
+        self._running.callback(resources.close)
+        await self._compose(resources)
         self._ready = True
         if not self.addresses:
             log.warning("every door is off: nothing can reach this broker")
         log.info("ready", version=VERSION, data=config.data, **self.addresses)
 
-    async def _compose(self, ground: Ground) -> None:
+    async def _compose(self, resources: Resources) -> None:
         config = self.config
-        native = NativeLog(ground.runtime, replace(config.part(LogSettings), open_files_max=ground.segments_max))
+        native = NativeLog(resources.runtime, replace(config.part(LogSettings), open_files_max=resources.segments_max))
         try:
             await native.start()
         except OSError as error:
             raise directory_error(config.data, error) from error
         self._running.push_async_callback(native.stop)
         membership = Alone(config.node_id, self.addresses)
-        self.broker = Broker(ground.runtime, native, config.part(BrokerSettings), membership)
+        self.broker = Broker(resources.runtime, native, config.part(BrokerSettings), membership)
         await self.broker.start()
         self._running.push_async_callback(self.broker.stop)
-        doors = OpenDoors(config, self._doors, self._capacity, ground.tls, lambda: self._ready, self.addresses)
+        doors = OpenDoors(config, self._doors, self._capacity, resources.tls, lambda: self._ready, self.addresses)
         self._running.push_async_callback(doors.close)
         await doors.open(self.broker)
         self._running.push_async_callback(self.broker.end_waits)

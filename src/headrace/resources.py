@@ -1,4 +1,4 @@
-"""What a server stands on: the runtime over its data directory, its certificate, and the descriptors it shares.
+"""What a server takes of the machine: a runtime over its data directory, its certificate, and descriptors to share.
 
 It is the same for a server that runs alone and for one in a group.
 """
@@ -29,7 +29,7 @@ log = structlog.get_logger("headrace.server")
 OWN_FILES = 64
 
 
-class Ground:
+class Resources:
     """Made when a server starts, closed when all that stands on it has stopped."""
 
     def __init__(self, config: Config, runtime: Runtime | None, capacity: Capacity) -> None:
