@@ -43,9 +43,9 @@ from headrace.doors.door import open_listener
 from headrace.doors.listeners import Listeners, close_all
 from headrace.doors.registry import DOORS, DoorEntry
 from headrace.errors import ConfigError, HeadraceError
-from headrace.resources import Resources, directory_error
 from headrace.log.settings import LogSettings
 from headrace.open_doors import OpenDoors
+from headrace.resources import Resources, directory_error
 from headrace.runtime import Runtime
 from headrace.targets import local_path
 from headrace.version import VERSION

@@ -21,10 +21,10 @@ from headrace.broker.settings import BrokerSettings
 from headrace.config import Config
 from headrace.doors.capacity import Capacity
 from headrace.doors.registry import DOORS, DoorEntry
-from headrace.resources import Resources, directory_error
 from headrace.log.native import NativeLog
 from headrace.log.settings import LogSettings
 from headrace.open_doors import OpenDoors
+from headrace.resources import Resources, directory_error
 from headrace.runtime import Runtime
 from headrace.version import VERSION
 
