@@ -141,7 +141,7 @@ async def test_an_ephemeral_queue_by_its_name_in_the_path(served: Served):
         ("PUT", "/v1/topics/none/queues/mail", None, 404, "UnknownTopic", "none"),
         ("PUT", MAIL, None, 409, "QueueExists", "mail"),
         ("PUT", ORDERS + "/a%20b", None, 400, "InvalidQueue", "a b"),
-        ("PUT", ORDERS + "/" + "n" * 65, None, 400, "InvalidQueue", "64"),
+        ("PUT", ORDERS + "/" + "n" * 256, None, 400, "InvalidQueue", "255"),
         ("PUT", ORDERS + "/new", {"from": "soon"}, 400, "BadRequest", "soon"),
         ("PUT", ORDERS + "/new", {"from": -3}, 400, "BadRequest", "-3"),
         ("PUT", ORDERS + "/new", {"from": True}, 400, "BadRequest", "True"),
