@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -303,10 +303,10 @@ ROWS = [
 WARMING = {"bulk", "bulk6", "fetch", "fetch1", "one", "many", "pipelined", "latency", "transactions16", "transform"}
 
 
-def warm_up(peer: Peer, scale: Scale) -> None:
+def warm_up(peer: Peer, scale: Scale, names: Collection[str] = WARMING) -> None:
     """Load until the server's compiler has seen everything that is measured."""
     until = time.monotonic() + scale.warm_up
-    work = [row.run for row in ROWS if row.name in WARMING]
+    work = [row.run for row in ROWS if row.name in names]
     while time.monotonic() < until:
         for run in work:
             run(peer, QUICK)
