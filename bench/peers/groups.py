@@ -12,7 +12,7 @@ from importlib.metadata import version
 
 from bench.peers import free_port, has_metadata
 from bench.peers.etcd import EtcdPeers
-from bench.peers.kafka import Kafka, raise_limit
+from bench.peers.kafka import HEAP, Kafka, raise_limit
 from bench.peers.process import Process
 
 NODES = (1, 2, 3)
@@ -35,7 +35,6 @@ share.coordinator.state.topic.min.isr=2
 group.initial.rebalance.delay.ms=0
 log.segment.delete.delay.ms=1000
 """
-HEAP = ["-Xmx1g", "-Xms1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"]
 
 
 class Nodes(Process):

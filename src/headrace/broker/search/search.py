@@ -169,11 +169,11 @@ class Search:
         self, partition: Partition, query: Query, offset: int, end: int, page: Page, bounds: _Bounds
     ) -> int:
         """Search the offsets from one on, as far as there is room and time; up to where."""
-        told = await self._log.local(partition).suspects(query.question, offset)
-        after = min(told.after, end)
-        if told.batches is None:
+        suspected = await self._log.local(partition).suspects(query.question, offset)
+        after = min(suspected.after, end)
+        if suspected.batches is None:
             return await self._scan(partition, query, offset, after, page, bounds)
-        for base in told.batches:
+        for base in suspected.batches:
             if base >= after:
                 break
             reached = await self._visit(partition, query, max(base, offset), after, page, bounds)
@@ -183,11 +183,11 @@ class Search:
 
     async def _step_back(self, partition: Partition, query: Query, offset: int, page: Page, bounds: _Bounds) -> int:
         """Search the offsets before one; up to where. The newest matches come first in the page."""
-        told = await self._log.local(partition).suspects(query.question, offset, backwards=True)
-        first = min(told.first, offset - 1)
+        suspected = await self._log.local(partition).suspects(query.question, offset, backwards=True)
+        first = min(suspected.first, offset - 1)
         found = Page()
         within = _Bounds(1 << 30, bounds.size, bounds.deadline)
-        if told.batches is None:
+        if suspected.batches is None:
             span, reached = BACK_OFFSETS, first
             while span and reached < offset:
                 # Too many match for the room that there is: less of it, from the end.
@@ -199,7 +199,7 @@ class Search:
             page.size += found.size
             # Out of time: what was not looked at lies behind.
             return first if reached >= offset else offset
-        for base in reversed(told.batches):
+        for base in reversed(suspected.batches):
             single = Page()
             await self._visit(partition, query, max(base, partition.start), offset, single, within)
             page.found += reversed(single.found)
