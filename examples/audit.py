@@ -126,7 +126,7 @@ class Shop:
             await client.admin.delete_records({(TOPIC, 1): A_MINUTE // 3})
 
     async def _report_of_a_till(self, client: Client) -> None:
-        """A till that was told that its orders are stored, by somebody who threw them away."""
+        """A till whose orders were acknowledged and then dropped."""
         minutes = range(int(0.45 * self.minutes), int(0.55 * self.minutes))
         counts = [{"topic": TOPIC, "minute": self.clock.began + each * MINUTE, "sent": 60} for each in minutes]
         said = {"instance": "till-7", "sequence": 0, "t": self.clock.now_ms(), "within": 60, "ids": True, "last": True}

@@ -244,7 +244,7 @@ class GroupServer:
             self._deposed.clear()
             self._leads.set()
         else:
-            # At once: whoever is asked from now on is answered by one that does not lead.
+            # At once: requests from now on are answered as by a node that does not lead.
             self.replica.hold()
             self._accepts = False
             self._leads.clear()

@@ -1,9 +1,9 @@
 """Which messages of a queue are watched, when only a share of them is.
 
-The choice rests on a hash: of the id of the message's trace, else of its key, else of its place. So it is the same
-whoever asks, and a life is watched as a whole: all messages of a trace, or of a key, with their redeliveries, their
-dead letters and what is sent back, on whatever topic. A message that was delivered before, or was sent back from the
-dead, is watched in any case: something went wrong with it.
+The choice rests on a hash: of the id of the message's trace, else of its key, else of its place. So every part of
+the broker chooses alike, and a life is watched as a whole: all messages of a trace, or of a key, with their
+redeliveries, their dead letters and what is sent back, on whatever topic. A message that was delivered before, or was
+sent back from the dead, is watched in any case: something went wrong with it.
 """
 
 from __future__ import annotations

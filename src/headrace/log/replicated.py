@@ -169,7 +169,7 @@ class ReplicatedLog(NativeLog):
 
     async def stop(self) -> None:
         self.follow("the node stops")
-        # What is committed takes effect, whoever asked for it.
+        # What is committed takes effect, even if its caller is gone.
         await self.settle()
         ending = [*self._changes, *self._removals.values(), *([self._applying] if self._applying is not None else [])]
         for task in ending:

@@ -133,7 +133,7 @@ class Manifest:
         if self.last is not None and not is_finished(self.root, self.last):
             self._finish(self.last)
         for leftover in [*self._staging.iterdir(), *self._commits.glob("*.tmp")]:
-            # A task of a driver that was killed may still write there, for a moment and for nobody.
+            # A task of a driver that was killed may still write there for a moment; nothing reads that.
             shutil.rmtree(leftover, ignore_errors=True) if leftover.is_dir() else leftover.unlink()
 
     def close(self) -> None:

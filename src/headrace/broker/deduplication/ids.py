@@ -2,10 +2,10 @@
 """The deduplication ids of one topic: found in batches, remembered for a while, forgotten in the order they came.
 
 An id is remembered as the 128 bits of its keyed BLAKE2b. Taking two ids for one would lose a message, so the hash is a
-cryptographic one: among a million ids the chance of that is 1 in 10^27, and nobody can make two that collide. Entries
-lie in pages in the order in which they came, 40 bytes each, numbered from 0: what is oldest goes first, and a page goes
-when all of it has. The way from a hash to its entry are 256 small open-addressing tables of entry numbers, so that one
-that must grow holds the loop for microseconds, however many ids there are.
+cryptographic one: among a million ids the chance of that is 1 in 10^27, and a client cannot make two that collide.
+Entries lie in pages in the order in which they came, 40 bytes each, numbered from 0: what is oldest goes first, and a
+page goes when all of it has. The way from a hash to its entry are 256 small open-addressing tables of entry numbers, so
+that one that must grow holds the loop for microseconds, however many ids there are.
 
 Times are of any clock that does not go back, in ms; the caller brings them. What is too old counts as absent from that
 moment on, wherever it stands; `expire` then frees it.
@@ -310,7 +310,7 @@ class Table:
         """Free the pages that no entry is in any more."""
         if self.first == self.next:
             self.pages = []
-            # The next entry begins a page of its own: numbers go on, nobody counts them.
+            # The next entry begins a page of its own: numbers go on, nothing counts them.
             self.first = self.next = ((self.next >> _page_shift) + 1) << _page_shift
             self.first_page = self.first >> _page_shift
         while self.first_page < self.first >> _page_shift:

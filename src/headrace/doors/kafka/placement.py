@@ -38,7 +38,7 @@ class Placement:
     node_id: int
     """This node."""
     leader: int
-    """NONE: nobody does, or clients could not reach it."""
+    """NONE: no node does, or clients could not reach it."""
     epoch: int
     replicas: Sequence[int]
     isr: Sequence[int]

@@ -1,8 +1,8 @@
 """`audit`: what became of messages, by topic and minute: produced, stored, delivered, acknowledged.
 
-Each number has a witness of its own, and they are laid side by side. What was produced the producers say themselves
-(`headrace.sdk.auditing`, or whoever writes such reports); what is stored the log says; what was delivered and
-acknowledged the queues say, by their events (`__deliveries`) and by how far they are settled, and consumer groups by
+Each number has a witness of its own, and they are laid side by side. Producers report what they produced
+(`headrace.sdk.auditing`, or any program that writes such reports). The log has what is stored. Queues have what was
+delivered and acknowledged, by their events (`__deliveries`) and by how far they are settled, and consumer groups by
 their offsets.
 
 A message belongs to the minute of its time: that of the header `headrace-time`, or of the record. Only whole minutes

@@ -265,7 +265,7 @@ def compared(kept: Iterable[Kept], sent: Iterable[Sent], topics: Sequence[str]) 
 
 
 def _difference(sent: int, failed: int, found: int) -> tuple[int, int]:
-    """How many are missing at least, and how many nobody knows of: one that failed may be there or not."""
+    """How many are missing at least, and how many are there unreported: one that failed may be there or not."""
     return max(0, sent - found), max(0, found - sent - failed)
 
 

@@ -2,7 +2,7 @@
 
 One node leads every partition, so an election for one of them is one for all. The preferred leader is the first of the
 replicas that is in sync and lives; leadership is transferred to it, which loses nothing. An unclean election is for a
-group that nobody leads, and then there is nobody to ask. As in Kafka, asking for all partitions (null) lists all
+group without a leader, and then no node takes this request. As in Kafka, asking for all partitions (null) lists all
 topics, and of their partitions those that were elected.
 """
 

@@ -118,7 +118,7 @@ class Names:
 
 
 def levels(words: Any) -> Any:
-    """Levels made alike: one of LEVELS, UNKNOWN where nothing is said, and a word that is not known as it is."""
+    """Levels made alike: one of LEVELS, UNKNOWN where there is none, and a word that is not known as it is."""
     encoded = pc.dictionary_encode(words)
     alike = [_level(word) for word in encoded.dictionary.to_pylist()]
     return pc.fill_null(pa.array(alike, pa.string()).take(encoded.indices), UNKNOWN)

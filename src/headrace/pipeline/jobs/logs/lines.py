@@ -36,7 +36,7 @@ class LineFormat:
             raise InvalidOption(f"the format cannot be {self.name!r}: it is one of {AUTO}, {', '.join(FORMATS)}")
         if (self.name == "regex") != bool(self.regex):
             raise InvalidOption("the format regex and a regular expression go together: give both, or neither")
-        # What is wrong with it is said here, and not by a task.
+        # What is wrong with it is reported here, and not by a task.
         self.reader()
 
     def reader(self) -> Lines:
