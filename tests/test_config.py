@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import FrozenInstanceError, fields, replace
 from pathlib import Path
 
 import pytest
@@ -55,12 +55,33 @@ def test_text_becomes_the_type_of_the_field():
         ({}, {}, {"xyzzy": 1}, "f.toml: there is no setting 'xyzzy'; `headrace serve --help` lists them"),
         ({"tls_cert": "c.pem"}, {}, {}, "tls_cert and tls_key go together"),
         ({"tls_client_ca": "c.pem"}, {}, {}, "tls_client_ca needs tls_cert"),
+        (
+            {"amqp": "127.0.0.1:5672"},
+            {},
+            {},
+            "--amqp: '127.0.0.1:5672' cannot be opened: this version has no AMQP door",
+        ),
+        ({"amqp": "5672"}, {}, {}, "--amqp: '5672' is not HOST:PORT"),
+        (
+            {},
+            {"HEADRACE_CONSOLE": ":9090"},
+            {},
+            "HEADRACE_CONSOLE: ':9090' cannot be opened: this version has no console",
+        ),
         ({"group_min_session_timeout_ms": "9000000"}, {}, {}, "is above group_max_session_timeout_ms"),
     ],
 )
 def test_an_error_names_the_source_and_the_value(flags, environment, file, words):
     with pytest.raises(ConfigError, match=re.escape(words)):
         resolve(flags, environment, file, "f.toml")
+
+
+def test_every_door_can_be_closed():
+    listeners = [each.name for each in fields(Config) if each.metadata["address"]]
+    doors = [*listeners, "amqp", "console"]
+    assert {"kafka", "http", "nsq", "rocketmq"} <= set(doors)
+    closed = resolve(dict.fromkeys(doors, "off"), {}, {})
+    assert {getattr(closed, name) for name in doors} == {"off"}
 
 
 def test_a_config_made_in_code_is_checked_too():

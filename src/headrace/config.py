@@ -15,6 +15,7 @@ from typing import Any
 from headrace.addresses import host_names, parse_address
 from headrace.broker.settings import BrokerSettings, NodeSettings
 from headrace.cluster.settings import ClusterSettings
+from headrace.doors.absent import AbsentSettings
 from headrace.doors.http.settings import HttpSettings
 from headrace.doors.kafka.settings import KafkaSettings
 from headrace.doors.nsq.settings import NsqSettings
@@ -32,6 +33,7 @@ class Config(
     BrokerSettings,
     SharedSettings,
     ClusterSettings,
+    AbsentSettings,
     RocketMqSettings,
     NsqSettings,
     HttpSettings,
