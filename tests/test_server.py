@@ -122,7 +122,7 @@ def test_a_missing_key_is_named(authority: Authority, tmp_path: Path):
 
 
 def test_a_door_on_every_interface_sends_clients_back_the_way_they_came():
-    with headrace.Broker(kafka="0.0.0.0:0") as broker:
+    with headrace.Broker(kafka="0.0.0.0:0", insecure=True) as broker:
         port = broker.kafka.rpartition(":")[2]
         metadata = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"}).list_topics(timeout=SECONDS)
         assert [(each.host, each.port) for each in metadata.brokers.values()] == [("127.0.0.1", int(port))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 
 from headrace.errors import ConfigError
@@ -35,6 +36,17 @@ def parse_addresses(text: str) -> list[tuple[str, int]]:
 def format_address(host: str, port: int) -> str:
     """HOST:PORT, an IPv6 host in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a listener at this host is reached from this machine alone. Of names only localhost is: where another one
+    leads is up to others."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host.rstrip(".").lower() == "localhost"
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
 
 
 def host_names(text: str) -> list[str]:

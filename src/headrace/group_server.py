@@ -43,6 +43,7 @@ from headrace.doors.door import open_listener
 from headrace.doors.listeners import Listeners, close_all
 from headrace.doors.registry import DOORS, DoorEntry
 from headrace.errors import ConfigError, HeadraceError
+from headrace.exposure import exposed_doors, refuse_exposed
 from headrace.log.settings import LogSettings
 from headrace.open_doors import OpenDoors
 from headrace.resources import Resources, directory_error
@@ -100,6 +101,7 @@ class GroupServer:
 
     async def _start(self) -> None:
         config = self.config
+        refuse_exposed(exposed_doors(config, self._entries), insecure=config.insecure)
         self._resources = resources = Resources(config, self._runtime, self._capacity)
         self._running.callback(resources.close)
         url = parse_cluster_url(config.cluster)

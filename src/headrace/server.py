@@ -21,6 +21,7 @@ from headrace.broker.settings import BrokerSettings
 from headrace.config import Config
 from headrace.doors.capacity import Capacity
 from headrace.doors.registry import DOORS, DoorEntry
+from headrace.exposure import exposed_doors, refuse_exposed
 from headrace.log.native import NativeLog
 from headrace.log.settings import LogSettings
 from headrace.open_doors import OpenDoors
@@ -66,6 +67,7 @@ class Server:
 
     async def _start(self) -> None:
         config = self.config
+        refuse_exposed(exposed_doors(config, self._doors), insecure=config.insecure)
         resources = Resources(config, self._runtime, self._capacity)
         self._running.callback(resources.close)
         await self._compose(resources)

@@ -150,7 +150,7 @@ def test_a_value_that_makes_no_sense_is_named(tmp_path: Path, arguments: tuple[s
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--nonsense", "1"), "there is no --nonsense; --help lists"),
+        (("--xyzzyx", "1"), "there is no --xyzzyx; --help lists"),
         (("--kafak", "off"), "there is no --kafak (did you mean --kafka?)"),
         (("--log_level=debug",), "there is no --log_level (did you mean --log-level?)"),
         (("--kafka",), "--kafka: expected one argument"),
@@ -333,3 +333,10 @@ def test_sigterm_under_load_keeps_what_was_acknowledged_and_leaves_nothing_to_re
         consumer.close()
     assert found == list(range(len(found)))
     assert set(acknowledged) <= set(found)
+
+
+def test_a_flag_alone_switches_on(tmp_path: Path):
+    addresses = ("--http", "0.0.0.0:0")
+    assert "set insecure: --insecure" in refused("--data", tmp_path, *addresses)
+    with serving("--data", tmp_path, "--insecure", *addresses) as (_, found):
+        assert found["http"].startswith("0.0.0.0:")

@@ -60,7 +60,7 @@ class Group:
         name = runtime.hostname
         config = Config(
             data="simulated", cluster="etcd://etcd:2379/simulated", node_id=NODES.index(name), peer=f"{name}:7000",
-            kafka=f"{name}:9092", rocketmq_grpc="off", **OFF,
+            kafka=f"{name}:9092", rocketmq_grpc="off", insecure=True, **OFF,
         )  # fmt: skip
         server = self.servers[name] = GroupServer(config, runtime)
         await server.start()

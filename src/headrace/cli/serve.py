@@ -51,11 +51,14 @@ def parser(settings: type[Config] = Config) -> argparse.ArgumentParser:
     for known in fields(settings):
         assert known.default is not MISSING
         default = str(known.default).lower() if isinstance(known.default, bool) else known.default
+        # Such a flag alone means true.
+        switch: dict[str, Any] = {"nargs": "?", "const": "true"} if known.type == "bool" else {}
         suffix = f" (default: {default})" if default != "" else ""
         made.add_argument(
             flag_name(known.name),
             # Nothing is converted here: `resolve` does it for all sources alike.
             default=argparse.SUPPRESS,
+            **switch,
             metavar=_metavar(str(known.type), known.metadata),
             help=(known.metadata["help"] + suffix).replace("%", "%%"),
         )

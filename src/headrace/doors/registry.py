@@ -12,11 +12,9 @@ from typing import Any
 
 from headrace.doors.door import Door, DoorContext
 from headrace.doors.http.settings import HttpSettings
-from headrace.doors.kafka.settings import KafkaSettings
-from headrace.doors.nsq.settings import NsqSettings
-from headrace.doors.nsq.settings import closed as nsq_closed
-from headrace.doors.rocketmq.settings import RocketMqSettings
-from headrace.doors.rocketmq.settings import closed as rocketmq_closed
+from headrace.doors.kafka import settings as kafka
+from headrace.doors.nsq import settings as nsq
+from headrace.doors.rocketmq import settings as rocketmq
 from headrace.settings import Settings
 
 
@@ -30,6 +28,11 @@ class DoorEntry:
     settings: type[Settings]
     closed: Callable[[Any], Collection[str]] = lambda _: ()
     """Of its settings with addresses, given those of the server, those that open no listener."""
+    guarded: Callable[[Any], Collection[str]] = lambda _: ()
+    """Likewise, of those the ones whose clients must speak TLS or show who they are. The others open to this machine
+    alone, unless `insecure` is set."""
+    remedy: str = ""
+    """How an operator has the others guarded, for the error."""
     follower: str = ""
     """The same for a node that follows in a group; empty: the clients that come wait for the node to lead."""
 
@@ -64,9 +67,27 @@ DOORS = (
     DoorEntry(
         "kafka",
         "headrace.doors.kafka.door:KafkaDoor",
-        KafkaSettings,
+        kafka.KafkaSettings,
+        guarded=kafka.guarded,
+        remedy=kafka.REMEDY,
         follower="headrace.doors.kafka.follower:KafkaFollowerDoor",
     ),
-    DoorEntry("nsq", "headrace.doors.nsq.door:NsqDoor", NsqSettings, nsq_closed, FORWARDING),
-    DoorEntry("rocketmq", "headrace.doors.rocketmq.door:RocketMqDoor", RocketMqSettings, rocketmq_closed, FORWARDING),
+    DoorEntry(
+        "nsq",
+        "headrace.doors.nsq.door:NsqDoor",
+        nsq.NsqSettings,
+        closed=nsq.closed,
+        guarded=nsq.guarded,
+        remedy=nsq.REMEDY,
+        follower=FORWARDING,
+    ),
+    DoorEntry(
+        "rocketmq",
+        "headrace.doors.rocketmq.door:RocketMqDoor",
+        rocketmq.RocketMqSettings,
+        closed=rocketmq.closed,
+        guarded=rocketmq.guarded,
+        remedy=rocketmq.REMEDY,
+        follower=FORWARDING,
+    ),
 )

@@ -19,6 +19,10 @@ class SharedSettings(Settings):
     tls_client_ca: str = setting(
         "", "A PEM file with the authorities whose client certificates are required.", metavar="FILE"
     )
+    insecure: bool = setting(
+        False,
+        "Let doors with neither TLS nor authentication listen beyond this machine: the network around them is guarded.",
+    )
     connections_max: int = setting(
         12_000,
         "Connections a door holds at once; more are closed as they come, and so are those of all doors together that "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from headrace.addresses import parse_address
 from headrace.errors import ConfigError
 from headrace.settings import HOST_PORT, Settings, setting
@@ -34,3 +36,11 @@ class KafkaSettings(Settings):
     fetch_sessions_max: int = setting(1_000, "Incremental fetch sessions kept at once.")
     quota_produce_bytes: int = setting(0, "Bytes a second that one client id may produce; 0: no limit.")
     quota_fetch_bytes: int = setting(0, "Bytes a second that one client id may fetch; 0: no limit.")
+
+
+REMEDY = "Give tls_cert and tls_key to have Kafka clients speak TLS."
+
+
+def guarded(config: Any) -> tuple[str, ...]:
+    """Of the addresses in a server's settings, those that may be reached from other machines."""
+    return ("kafka",) if config.tls_cert else ()

@@ -107,3 +107,15 @@ def closed(config: Any) -> tuple[str, ...]:
     certificate, and where NSQ was closed otherwise."""
     by_itself = config.nsq_https != NsqSettings.nsq_https or (config.nsq, config.nsq_http) != ("off", "off")
     return () if config.tls_cert and by_itself else ("nsq_https",)
+
+
+REMEDY = "Give tls_cert, tls_key and nsq_tls_required to have NSQ clients speak TLS."
+
+
+def guarded(config: Any) -> tuple[str, ...]:
+    """Of the addresses in a server's settings, those that may be reached from other machines. TLS that clients may
+    leave out guards nothing."""
+    is_required = bool(config.tls_cert) and (config.nsq_tls_required or bool(config.tls_client_ca))
+    # What is asked in the clear is then refused.
+    tls = ("nsq", "nsq_http", "nsq_https") if is_required else ("nsq_https",)
+    return (*tls, "nsq") if config.auth_http else tls

@@ -128,3 +128,11 @@ def missing_grpc_packages() -> list[str]:
 def closed(config: Any) -> tuple[str, ...]:
     """Of the addresses in a server's settings, that of a listener that is not open: gRPC's, without the extra."""
     return ("rocketmq_grpc",) if config.rocketmq_grpc == GRPC_ADDRESS and missing_grpc_packages() else ()
+
+
+REMEDY = "Give tls_cert and tls_key to have RocketMQ clients speak TLS."
+
+
+def guarded(config: Any) -> tuple[str, ...]:
+    """Of the addresses in a server's settings, those that may be reached from other machines."""
+    return ("rocketmq", "rocketmq_namesrv", "rocketmq_grpc") if config.tls_cert else ()

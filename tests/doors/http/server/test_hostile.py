@@ -158,7 +158,7 @@ async def test_names_can_be_added(tmp_path: Path, door: str):
 
 @pytest.mark.parametrize("door", DOORS)
 async def test_a_door_in_a_private_network_is_called_by_private_names(tmp_path: Path, door: str):
-    site = await opened(tmp_path, door, "0.0.0.0")
+    site = await opened(tmp_path, door, "0.0.0.0", insecure=True)
     for host in ("broker:9080", "broker.internal", "headrace-0.headrace.default.svc.cluster.local:80"):
         assert await site.read(Host=host) == 200, host
     for host in ("evil.example", "evil.com", "local", "internal"):
