@@ -54,6 +54,9 @@ class Config(
         if self.nsq_tls_required and not self.tls_cert:
             raise ConfigError("nsq_tls_required needs tls_cert and tls_key: without them no client could come in")
 
+        if self.cluster and self.peer_tls_ca and not (self.peer_tls_cert or self.tls_cert):
+            raise ConfigError("peer_tls_ca needs a certificate: give peer_tls_cert and peer_tls_key")
+
     @property
     def host_names(self) -> frozenset[str]:
         """The names of the broker that its settings have: those of its addresses, and those that `http_hosts` adds."""

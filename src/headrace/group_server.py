@@ -31,6 +31,8 @@ from headrace.cluster.etcd import Etcd
 from headrace.cluster.membership import GroupMembership
 from headrace.cluster.metrics import render as render_replica
 from headrace.cluster.node import NodeSettings
+from headrace.cluster.peer_tls import PeerTls
+from headrace.cluster.peer_tls import load as load_peer_tls
 from headrace.cluster.records import Incarnation, Keys
 from headrace.cluster.records import Node as NodeRecord
 from headrace.cluster.replica import Replica, Role
@@ -43,7 +45,7 @@ from headrace.doors.door import open_listener
 from headrace.doors.listeners import Listeners, close_all
 from headrace.doors.registry import DOORS, DoorEntry
 from headrace.errors import ConfigError, HeadraceError
-from headrace.exposure import exposed_doors, refuse_exposed
+from headrace.exposure import Exposed, exposed_doors, is_exposed, refuse_exposed
 from headrace.log.settings import LogSettings
 from headrace.open_doors import OpenDoors
 from headrace.resources import Resources, directory_error
@@ -101,7 +103,10 @@ class GroupServer:
 
     async def _start(self) -> None:
         config = self.config
-        refuse_exposed(exposed_doors(config, self._entries), insecure=config.insecure)
+        exposed = [*exposed_doors(config, self._entries), *exposed_peer(config)]
+        refuse_exposed(exposed, insecure=config.insecure)
+        # Before a start is counted.
+        tls = peer_tls_of(config)
         self._resources = resources = Resources(config, self._runtime, self._capacity)
         self._running.callback(resources.close)
         url = parse_cluster_url(config.cluster)
@@ -124,6 +129,7 @@ class GroupServer:
                 me,
                 journal_max_bytes=config.replica_journal_max_bytes,
                 copy_bytes_per_second=config.replica_copy_bytes_per_second,
+                tls=tls,
             ),
             replace(config.part(LogSettings), open_files_max=resources.segments_max),
             self._on_role,
@@ -306,6 +312,24 @@ class GroupServer:
         self.membership.on_change.clear()
         doors_ms, broker_ms = int((closed - began) * 1000), int((loop.time() - closed) * 1000)
         log.info("has let go of its leadership", doors_milliseconds=doors_ms, broker_milliseconds=broker_ms)
+
+
+def exposed_peer(config: Config) -> list[Exposed]:
+    """The listener for other nodes, where other machines reach it and nothing guards it: it gives away every message,
+    and takes whatever a leader sends."""
+    if config.peer_tls_ca or not is_exposed(config.peer):
+        return []
+    return [Exposed("peer", config.peer, "Give the nodes certificates: see peer_tls_ca.")]
+
+
+def peer_tls_of(config: Config) -> PeerTls | None:
+    """The certificates for connections between nodes, or None where they speak in the clear. The authority of doors
+    (`tls_client_ca`) is not taken instead: it signs for clients. Raises ConfigError."""
+    if not config.peer_tls_ca:
+        return None
+    own = (config.peer_tls_cert, config.peer_tls_key) if config.peer_tls_cert else (config.tls_cert, config.tls_key)
+    cert, key, ca = (local_path(each, "peer_tls files") for each in (*own, config.peer_tls_ca))
+    return load_peer_tls(cert, key, ca)
 
 
 def etcd_of(settings: ClusterSettings) -> Etcd:

@@ -29,12 +29,26 @@ class GroupProcesses:
         first: int = 1,
         count: int = 3,
         program: Sequence[str] = HEADRACE,
+        etcd: Sequence[str] = (),
     ) -> None:
-        self.url = f"etcd://{','.join(member.address for member in peers.members)}/{NAME}"
+        """`etcd`: flags of nodes and of commands, for an etcd that asks who they are."""
+        scheme = "etcds" if peers.members[0].client_url.startswith("https") else "etcd"
+        self.url = f"{scheme}://{','.join(member.address for member in peers.members)}/{NAME}"
+        self._etcd = etcd
         self.nodes: dict[int, ServeProcess] = {}
         for number in range(first, first + count):
             peer = f"127.0.0.1:{free_port()}"
-            own = ("--cluster", self.url, "--node-id", str(number), "--peer", peer, "--rack", f"r{number}")
+            own: tuple[str, ...] = (
+                *etcd,
+                "--cluster",
+                self.url,
+                "--node-id",
+                str(number),
+                "--peer",
+                peer,
+                "--rack",
+                f"r{number}",
+            )
             self.nodes[number] = ServeProcess(folder / f"n{number}", *own, *flags, program=program)
 
     def __enter__(self) -> GroupProcesses:
@@ -61,7 +75,8 @@ class GroupProcesses:
 
     def command(self, *arguments: str) -> str:
         """What `headrace cluster` prints."""
-        line = [sys.executable, "-m", "headrace.cli", "cluster", arguments[0], "--cluster", self.url, *arguments[1:]]
+        line = [sys.executable, "-m", "headrace.cli", "cluster", arguments[0]]
+        line += ["--cluster", self.url, *self._etcd, *arguments[1:]]
         done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol, cast
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, cast
 
 import structlog
 
+from headrace.addresses import format_address
 from headrace.cluster.wire import Decoder, Message, PeerProtocolError, encode
 
 logger = structlog.get_logger("headrace.cluster")
@@ -39,6 +41,20 @@ class PeerConnection(asyncio.Protocol):
         """More than `SEND_BYTES` wait for the peer."""
         self.heard_at = 0.0
         """The loop's time at which the peer last sent something."""
+        self.has_heard = False
+        self.on_unheard: Callable[[Exception | None], None] = lambda _: None
+        """Called when the other side ends the connection before it has said anything."""
+
+    @property
+    def peer(self) -> str:
+        """HOST:PORT of the other side."""
+        found = None if self._transport is None else self._transport.get_extra_info("peername")
+        return format_address(*found[:2]) if found else "an unknown address"
+
+    @property
+    def certificate(self) -> Mapping[str, Any]:
+        """What the other side has shown, and TLS has accepted; empty without TLS."""
+        return (self._transport and self._transport.get_extra_info("peercert")) or {}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -48,6 +64,7 @@ class PeerConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.heard_at = asyncio.get_running_loop().time()
+        self.has_heard = True
         try:
             for message in self._decoder.feed(data):
                 if not self.is_open:
@@ -61,6 +78,8 @@ class PeerConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         if self.is_open:
             self.is_open = False
+            if not self.has_heard:
+                self.on_unheard(error)
             self.listener.on_closed(self)
 
     def pause_writing(self) -> None:

@@ -14,3 +14,5 @@ class Figures:
     unclean_elections: int = 0
     leaderships: int = 0
     """Also those that were handed over to it."""
+    peers_refused: int = 0
+    """Connections with other nodes that TLS or a certificate refused, on either side."""

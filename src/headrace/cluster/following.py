@@ -13,6 +13,7 @@ from enum import Enum
 import structlog
 
 from headrace.cluster.connection import PeerConnection
+from headrace.cluster.peer_network import PeerNetwork
 from headrace.cluster.records import Incarnation
 from headrace.cluster.wire import Acknowledgement, Frame, Heartbeat, Hello, Message, Refusal, Welcome
 from headrace.errors import CorruptLog
@@ -41,6 +42,7 @@ class Following:
 
     def __init__(
         self,
+        network: PeerNetwork,
         journal: ReplicatedJournal,
         clock: Clock,
         hello: Hello,
@@ -52,6 +54,7 @@ class Following:
         on_lost: Callable[[], None],
         on_must_copy: Callable[[str], None],
     ) -> None:
+        self._network = network
         self._journal = journal
         self._clock = clock
         self.leader = leader
@@ -72,10 +75,9 @@ class Following:
         self._connecting = asyncio.get_running_loop().create_task(self._connect())
 
     async def _connect(self) -> None:
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_S):
-                await loop.create_connection(lambda: self._connection, *self._address)
+                await self._network.connect(self._connection, self._address)
         except ConnectionRefusedError:
             if self.link is Link.CONNECTING:
                 self.link = Link.REFUSED
@@ -123,7 +125,8 @@ class Following:
                 # Also what keeps the leader from taking this node for silent.
                 self._acknowledge()
             case Refusal():
-                logger.info("the leader refuses this node", reason=message.reason)
+                if count := self._network.due(message.reason):
+                    logger.info("the leader refuses this node", reason=message.reason, count=count)
                 self.close()
                 self._on_newer_epoch(message.epoch)
                 if message.must_copy:

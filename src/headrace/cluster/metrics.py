@@ -56,6 +56,12 @@ def _metrics(replica: Replica) -> Iterator[tuple[str, str, str, Values]]:
         journal.truncations,
         "counter",
     )
+    yield one(
+        "peers_refused_total",
+        "Connections between nodes that were refused for TLS or a certificate.",
+        figures.peers_refused,
+        "counter",
+    )
     yield one("refused_total", "Appends refused for too few replicas in sync.", log.refused, "counter")
     copies = replica.copies
     yield one("copying", "Whether what this node has is no whole copy yet.", int(node.is_copying))

@@ -15,7 +15,6 @@ from typing import Any
 
 import structlog
 
-from headrace.addresses import format_address, parse_address
 from headrace.cluster import changes
 from headrace.cluster.admission import Admissions
 from headrace.cluster.connection import PeerConnection
@@ -28,6 +27,8 @@ from headrace.cluster.following import Following, Link
 from headrace.cluster.leadership import Leadership
 from headrace.cluster.maximal_isr import MaximalIsr
 from headrace.cluster.metadata import Metadata
+from headrace.cluster.peer_network import PeerNetwork
+from headrace.cluster.peer_tls import PeerTls
 from headrace.cluster.presence import LEASE_SECONDS, Presence
 from headrace.cluster.records import Group, Incarnation, Keys
 from headrace.cluster.records import Node as NodeRecord
@@ -73,6 +74,8 @@ class NodeSettings:
     """For how long a preferred leader could lead before it asks to; 0: it never asks."""
     admission_max_s: float = 60.0
     """The longest time that a follower that lags again and again stays out of the ISR."""
+    tls: PeerTls | None = None
+    """For connections with the other nodes."""
 
 
 class Node:
@@ -128,6 +131,7 @@ class Node:
             self.metadata, self.journal, settings.me, settings.preferred_after_s, lambda: self.leadership
         )
         self.figures = Figures()
+        self.network = PeerNetwork(settings.tls, self.figures)
         self._vigil = Vigil(runtime.clock, settings.lease_s)
         self._seen = Seen(runtime)
         self.trusts_clock = True
@@ -149,8 +153,7 @@ class Node:
     async def listen(self, host: str, port: int) -> str:
         """Open the door for other nodes; HOST:PORT of it. The journal must be open. Raises OSError."""
         self.epoch = self.journal.last.epoch
-        self._server = await self._loop.create_server(self._accept, host, port)
-        return format_address(*self._server.sockets[0].getsockname()[:2])
+        return await self.network.listen(self._accept, host, port)
 
     async def join(self, record: NodeRecord) -> None:
         """Begin to take part. `record` is what the node says of itself in etcd."""
@@ -201,7 +204,7 @@ class Node:
         self._step_down("the node stops")
         if self.following is not None:
             self.following.close()
-        self._server.close()
+        self.network.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -302,15 +305,19 @@ class Node:
             if self.leadership is not None:
                 self.leadership.on_message(connection, message)
             return
-        refusal = self.refusal(message)
+        refusal = self.refusal(message, connection)
         if refusal is not None or self.leadership is None:
             connection.close(Refusal(refusal or "this node does not lead its group", self.epoch))
         else:
             self.leadership.open_session(connection, message)
 
-    def refusal(self, hello: Hello | Ask) -> str | None:
+    def refusal(self, hello: Hello | Ask, connection: PeerConnection) -> str | None:
         """Why a peer is not answered, if it is not."""
         settings = self._settings
+        record = self.alive.get(hello.directory)
+        refusal = self.network.refusal(connection, hello.node, None if record is None else record.peer)
+        if refusal is not None:
+            return refusal
         if hello.version != VERSION:
             return f"this node speaks version {VERSION} of the peer protocol, not {hello.version}"
         if (hello.cluster, hello.group) != (settings.cluster_id, settings.group):
@@ -558,7 +565,7 @@ class Node:
         record = self.alive.get(leader.directory_id)
         if record is None or record.starts != leader.starts:
             return None
-        return parse_address(record.addresses.get("peer", "off"))
+        return record.peer
 
     def _follow(self, group: Group) -> None:
         leader = group.leader
@@ -589,6 +596,7 @@ class Node:
             tuple(self.journal.ends()),
         )
         self.following = Following(
+            self.network,
             self.journal,
             self._runtime.clock,
             hello,

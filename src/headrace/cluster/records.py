@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 from uuid import UUID
 
+from headrace.addresses import parse_address
 from headrace.cluster.errors import RecordInvalid
 from headrace.cluster.etcd import View
 
@@ -110,6 +111,11 @@ class Node(Record):
     protocol_max: int
     feature_level: int = FEATURE_LEVEL
     """The highest that the node knows."""
+
+    @property
+    def peer(self) -> tuple[str, int] | None:
+        """Where the other nodes reach it."""
+        return parse_address(self.addresses.get("peer", "off"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,16 @@ class ClusterSettings(Settings):
     peer: str = setting(
         "", "HOST:PORT where the other nodes of the group reach this one.", parse=_check_peer, metavar=HOST_PORT
     )
+    peer_tls_ca: str = setting(
+        "",
+        "A PEM file with the authorities of the nodes' certificates: nodes then speak TLS with each other, and each "
+        "must show a certificate that names the host of its peer address.",
+        metavar="FILE",
+    )
+    peer_tls_cert: str = setting(
+        "", "A PEM file with the certificate that this node shows to the others; by default tls_cert.", metavar="FILE"
+    )
+    peer_tls_key: str = setting("", "A PEM file with that certificate's private key.", metavar="FILE")
     rack: str = setting("", "Where the node stands: consumers in the same rack may read from it.", metavar="RACK")
     advertised_host: str = setting(
         "",
@@ -81,6 +91,10 @@ class ClusterSettings(Settings):
             return
         if not self.peer or self.peer == "off":
             raise ConfigError("cluster needs peer: give HOST:PORT where the other nodes reach this one")
+        if bool(self.peer_tls_cert) != bool(self.peer_tls_key):
+            raise ConfigError("peer_tls_cert and peer_tls_key go together: give both, or neither")
+        if self.peer_tls_cert and not self.peer_tls_ca:
+            raise ConfigError("peer_tls_cert needs peer_tls_ca: the authorities that sign the certificates of nodes")
         if bool(self.etcd_cert) != bool(self.etcd_key):
             raise ConfigError("etcd_cert and etcd_key go together: give both, or neither")
         if (self.etcd_ca or self.etcd_cert) and not self.cluster.startswith("etcds://"):

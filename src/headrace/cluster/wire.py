@@ -23,6 +23,8 @@ LENGTH = Struct(">IB")
 ACKNOWLEDGEMENT = Struct(">Qq")
 HEARTBEAT = Struct(">QQQQ")
 OPENING_MAX_BYTES = 1 << 20
+# What a client of TLS begins with, read as the first half of a length: far above that of any message.
+TLS_HANDSHAKE = 0x1603
 
 HELLO, WELCOME, REFUSAL, FRAME, ACKNOWLEDGE, BEAT, COPY = range(1, 8)
 
@@ -142,6 +144,11 @@ class Decoder:
         while len(buffer) - position >= LENGTH.size:
             length, kind = LENGTH.unpack_from(buffer, position)
             if not 0 < length <= self._max_bytes:
+                if length >> 16 == TLS_HANDSHAKE:
+                    raise PeerProtocolError(
+                        "a peer begins with TLS, which this node does not speak with its peers. Give all nodes of the "
+                        "group peer_tls_ca, or none."
+                    )
                 raise PeerProtocolError(
                     f"a peer announces a message of {length} bytes, and at most {self._max_bytes} are read. "
                     "Is it a node of Headrace, with the same settings?"

@@ -21,7 +21,8 @@ class SharedSettings(Settings):
     )
     insecure: bool = setting(
         False,
-        "Let doors with neither TLS nor authentication listen beyond this machine: the network around them is guarded.",
+        "Let doors, and the listener for other nodes, open beyond this machine with neither TLS nor authentication: "
+        "the network around them is guarded.",
     )
     connections_max: int = setting(
         12_000,

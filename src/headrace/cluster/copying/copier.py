@@ -10,6 +10,7 @@ import structlog
 
 from headrace.cluster.copying.messages import Ask
 from headrace.cluster.copying.receiver import CopyReceiver, ReceiverProgress
+from headrace.cluster.peer_network import PeerNetwork
 from headrace.errors import HeadraceError
 from headrace.log.copy.target import prepare
 from headrace.runtime import Runtime
@@ -30,6 +31,7 @@ class Copier:
     def __init__(
         self,
         runtime: Runtime,
+        network: PeerNetwork,
         frame_max_bytes: int,
         cluster_id: str,
         leader: Callable[[], tuple[Address, Ask] | None],
@@ -41,6 +43,7 @@ class Copier:
         """`leader`: where the leader is now, and what to ask of it. `on_whole`: called when the directory has all of
         it. `has_session`: whether the node has a session with its leader since."""
         self._runtime = runtime
+        self._network = network
         self._frame_max_bytes = frame_max_bytes
         self._cluster_id = cluster_id
         self._leader = leader
@@ -55,7 +58,9 @@ class Copier:
         while True:
             found = self._leader()
             if found is not None:
-                receiver = CopyReceiver(self._runtime, self._frame_max_bytes, self._progress, self._on_epoch)
+                receiver = CopyReceiver(
+                    self._runtime, self._network, self._frame_max_bytes, self._progress, self._on_epoch
+                )
                 try:
                     if await self._copy(receiver, *found):
                         await self._on_whole()

@@ -23,7 +23,7 @@ class Copies:
         self,
         log: ReplicatedLog,
         bytes_per_second: int,
-        refusal: Callable[[Ask], Refusal | None],
+        refusal: Callable[[Ask, PeerConnection], Refusal | None],
     ) -> None:
         """`refusal`: why a follower gets no copy here, if it does not."""
         self._log = log
@@ -47,7 +47,7 @@ class Copies:
             logger.warning("a peer's connection is closed", error=str(error))
             connection.close()
             return
-        if (refusal := self._refusal(ask)) is not None:
+        if (refusal := self._refusal(ask, connection)) is not None:
             connection.close(refusal)
             return
         old = self._senders.pop(ask.directory, None)

@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 
 from headrace.cluster import identity
+from headrace.cluster.connection import PeerConnection
 from headrace.cluster.copying.copier import Copier
 from headrace.cluster.copying.copies import Copies
 from headrace.cluster.copying.messages import Ask
@@ -98,6 +99,7 @@ class CopyExchange:
         node = self._node
         copier = Copier(
             self._runtime,
+            node.network,
             self._settings.frame_max_bytes,
             self._log.cluster_id,
             self._find_leader,
@@ -134,8 +136,8 @@ class CopyExchange:
         ask = Ask(VERSION, settings.cluster_id, settings.group, me.node, me.directory_id, me.starts, self._node.epoch)
         return address, ask
 
-    def _refusal(self, ask: Ask) -> Refusal | None:
-        refusal = self._node.refusal(ask)
+    def _refusal(self, ask: Ask, connection: PeerConnection) -> Refusal | None:
+        refusal = self._node.refusal(ask, connection)
         if refusal is None and self._node.leadership is None:
             refusal = "this node does not lead its group"
         return None if refusal is None else Refusal(refusal, self._node.epoch)

@@ -28,6 +28,7 @@ from headrace.cluster.copying.messages import (
     decode,
     encode,
 )
+from headrace.cluster.peer_network import PeerNetwork
 from headrace.cluster.wire import Copy, Message, PeerProtocolError, Refusal
 from headrace.errors import HeadraceError
 from headrace.log.copy.parts import CopiedPartition
@@ -59,12 +60,14 @@ class CopyReceiver:
     def __init__(
         self,
         runtime: Runtime,
+        network: PeerNetwork,
         frame_max_bytes: int,
         progress: ReceiverProgress,
         on_epoch: Callable[[int], None] = lambda _: None,
     ) -> None:
         """`on_epoch`: called with the latest epoch that the other node knows of, when it refuses."""
         self._offload = runtime.offload
+        self._network = network
         self._target = CopyTarget(runtime.disk)
         self._on_epoch = on_epoch
         self._connection = PeerConnection(self, frame_max_bytes)
@@ -115,9 +118,8 @@ class CopyReceiver:
         """Copy, and leave the data directory as one that is whole, of the log's `cluster_id`; the mark of the copy is
         the caller's to take away.
         The connection stays open until `close`. Raises CopyFailed, PeerProtocolError, OSError."""
-        loop = asyncio.get_running_loop()
-        await loop.create_connection(lambda: self._connection, *address)
-        self._beating = loop.create_task(beat(self._connection, self._on_silent))
+        await self._network.connect(self._connection, address)
+        self._beating = asyncio.get_running_loop().create_task(beat(self._connection, self._on_silent))
         self._send(ask)
         try:
             while not await self._receive_round(cluster_id):
