@@ -21,9 +21,10 @@ from collections.abc import Sequence
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from headrace.addresses import format_address
-from headrace.broker.publish import Message, Session
+from headrace.broker.publish import Message
 from headrace.broker.queues import Consumer
 from headrace.broker.queues.delivery import Claimed
+from headrace.broker.security import Session
 from headrace.cli.serve import serve
 from headrace.config import Config
 from headrace.doors.acceptor import BufferedAcceptor

@@ -49,6 +49,26 @@ class WorkerFailed(HeadraceError):
     """A worker process ended without an answer."""
 
 
+# --- security ---------------------------------------------------------------------------------------------------------
+
+
+class NotAuthorized(HeadraceError):
+    """The client has no right to do that."""
+
+    def __init__(self, operation: str, resource: str, name: str) -> None:
+        super().__init__(
+            f"not authorized: this takes the right {operation} on the {resource.lower().replace('_', ' ')} '{name}'. "
+            "An administrator grants it: see `headrace acl grant`"
+        )
+        self.operation = operation
+        self.resource = resource
+        self.name = name
+
+
+class AuthenticationFailed(HeadraceError):
+    """The client is not who it says, or did not show it."""
+
+
 # --- topics -----------------------------------------------------------------------------------------------------------
 
 

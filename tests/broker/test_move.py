@@ -14,9 +14,10 @@ from tests.broker.queues.simulated import Stage, Taker, play
 from tests.broker.timer.stage import read_records
 
 from headrace.broker import move
-from headrace.broker.publish import Message, Session
+from headrace.broker.publish import Message
 from headrace.broker.queues.dead_letter_mover import STUCK_SECONDS
 from headrace.broker.redrive import Order
+from headrace.broker.security import Session
 from headrace.broker.unpacking import Unpacker
 from headrace.errors import AppendOffline, BatchTooLarge, InvalidRecords, StorageFailed, UnknownTopic
 from headrace.format import records

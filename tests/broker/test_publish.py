@@ -12,7 +12,8 @@ from tests.waiting import until
 
 from headrace.broker.broker import Broker
 from headrace.broker.durable import durable
-from headrace.broker.publish import Message, Place, Session, admission
+from headrace.broker.publish import Message, Place, admission
+from headrace.broker.security import Session
 from headrace.errors import (
     BatchTooLarge,
     HeadraceError,

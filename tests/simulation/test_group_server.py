@@ -7,7 +7,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 from uuid import UUID
 
-from headrace.broker.publish import Message, Session
+from headrace.broker.publish import Message
+from headrace.broker.security import Session
 from headrace.cluster.changes import new_group
 from headrace.cluster.records import Cluster, Keys
 from headrace.config import Config

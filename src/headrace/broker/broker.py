@@ -28,6 +28,7 @@ from headrace.broker.redrive import Redrive
 from headrace.broker.rocketmq import RocketMqState
 from headrace.broker.rocketmq.positions import GroupPositions
 from headrace.broker.search.search import Search
+from headrace.broker.security import Security
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.slow_readers import SlowReaders
 from headrace.broker.timer import Timer
@@ -61,6 +62,7 @@ class Broker:
         self.config = config
         self.node_id = config.node_id
         self.membership: Membership = membership or Alone(config.node_id)
+        self.security = Security()
         self.topics = Topics(log, config)
         self.dynamic = DynamicConfig(runtime, log, self.topics, config)
         self.unpacking = Unpacker(runtime.offload, config.decompressed_max_bytes)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from headrace.broker.broker import Broker
-from headrace.broker.publish import Message, Session
+from headrace.broker.publish import Message
 from headrace.broker.reading import read
+from headrace.broker.security import Session
 from headrace.config import Config
 from headrace.format import records
 from headrace.format.batch import batches_in

@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from tests.doors.kafka.wired import Wire, batch_of, open_door, produce_fields
 from tests.waiting import until
 
-from headrace.broker.publish import Session
+from headrace.broker.security import Session
 from headrace.doors.kafka import produce
 from headrace.doors.kafka.door import KafkaDoor
 from headrace.doors.kafka.quotas import Quota

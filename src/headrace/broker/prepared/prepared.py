@@ -25,8 +25,9 @@ from headrace.broker.prepared.resolver import Resolver
 from headrace.broker.prepared.store import Store
 from headrace.broker.prepared.table import Pending
 from headrace.broker.prepared.trimmer import Trimmer
-from headrace.broker.publish import Publisher, Session
+from headrace.broker.publish import Publisher
 from headrace.broker.rate_limit import RateLimit
+from headrace.broker.security import Session
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.topic_config import delays
 from headrace.broker.topics import Topics

@@ -5,8 +5,8 @@ makes batches of single messages; `publisher.py` loads what is cold, asks for ro
 What the broker itself moves goes another way: `headrace.broker.move`.
 """
 
-from headrace.broker.publish.admission import Admission, Session
+from headrace.broker.publish.admission import Admission
 from headrace.broker.publish.messages import Headers, Message, Place
 from headrace.broker.publish.publisher import Loadable, Publisher
 
-__all__ = ["Admission", "Headers", "Loadable", "Message", "Place", "Publisher", "Session"]
+__all__ = ["Admission", "Headers", "Loadable", "Message", "Place", "Publisher"]

@@ -18,30 +18,16 @@ from typing import TypeVar
 from headrace.broker.internal import is_protected
 from headrace.broker.metrics import Metrics
 from headrace.broker.overflow import Overflow
+from headrace.broker.security import Session
 from headrace.broker.topic_config import deduplicates, delays
 from headrace.broker.topics import Topics
-from headrace.log.interface import Log, Partition, Topic
+from headrace.log.interface import Log, Topic
 
 # Users of one topic whose admissions are kept at a time.
 USERS_MAX = 1_000
 
 Key = TypeVar("Key")
 Other = TypeVar("Other")
-
-
-class Session:
-    """Who publishes: a connection, or a request where a door has no state between them."""
-
-    __slots__ = ("number", "user")
-
-    def __init__(self, number: int = 0, user: str = "") -> None:
-        self.number = number
-        self.user = user
-        """The name by which the client was authenticated; empty where the door does not authenticate."""
-
-    def partition_of(self, topic: Topic) -> Partition:
-        """Where messages without a key go: all of a session to one partition, so that they keep their order."""
-        return topic.partitions[self.number % len(topic.partitions)]
 
 
 class Admission:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from headrace.broker.deduplication import Stored
 from headrace.broker.deduplication.ids import HEADER, STRIDE
-from headrace.broker.publish.admission import Session
+from headrace.broker.security import Session
 from headrace.errors import InvalidDelay, UnknownPartition
 from headrace.format import records
 from headrace.format.delay import DELIVER_AT, MAX_DELAY_MS

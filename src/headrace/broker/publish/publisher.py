@@ -28,8 +28,9 @@ from headrace.broker.internal import check_change, check_write
 from headrace.broker.metrics import Metrics
 from headrace.broker.overflow import Overflow
 from headrace.broker.publish import messages as single
-from headrace.broker.publish.admission import Admission, Admissions, Session
+from headrace.broker.publish.admission import Admission, Admissions
 from headrace.broker.publish.messages import Message, Place
+from headrace.broker.security import Session
 from headrace.broker.timer import Timer
 from headrace.broker.topics import Topics
 from headrace.broker.transactions import Outcome, TransactionalBatch, TransactionCoordinator

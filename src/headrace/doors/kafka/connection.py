@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 import structlog
 
-from headrace.broker.publish import Session
+from headrace.broker.security import Session
 from headrace.doors.connection import BUSY, CLOSING, DRAIN, LOST, UNREAD, BufferedConnection
 from headrace.doors.kafka import fetch, produce
 from headrace.doors.kafka.dispatch import dispatch

@@ -21,7 +21,7 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from headrace.addresses import format_address, parse_address
-from headrace.broker.publish import Session
+from headrace.broker.security import Session
 from headrace.doors.acceptor import BufferedAcceptor
 from headrace.doors.door import DoorContext, open_listener
 from headrace.doors.kafka import codec

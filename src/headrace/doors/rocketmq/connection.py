@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from headrace.broker.publish import Session
+from headrace.broker.security import Session
 from headrace.doors.connection import BUSY, FULL, LOST, BufferedConnection
 from headrace.doors.rocketmq import frames
 from headrace.doors.rocketmq.codes import Code

@@ -5,7 +5,8 @@ from base64 import b64encode
 import pytest
 from tests.doors.http.api.conftest import Served
 
-from headrace.broker.publish import Message, Session
+from headrace.broker.publish import Message
+from headrace.broker.security import Session
 
 WHEN = 1_700_000_000_000
 

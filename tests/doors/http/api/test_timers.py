@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 from tests.doors.http.api.conftest import Served
 
-from headrace.broker.publish import Message, Session
+from headrace.broker.publish import Message
+from headrace.broker.security import Session
 
 
 async def waiting(served: Served, topic: str, dues: list[int]) -> list[str]:

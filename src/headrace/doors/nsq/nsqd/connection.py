@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from headrace.broker.publish import Session
+from headrace.broker.security import Session
 from headrace.doors.connection import BUSY, CLOSING, DRAIN, FULL, LOST, TURN, UNREAD
 from headrace.doors.nsq.errors import CommandError, translate
 from headrace.doors.nsq.nsqd import frames, publish, subscribe

@@ -12,8 +12,9 @@ from itertools import count
 from typing import Any
 
 from headrace.broker.broker import Broker
-from headrace.broker.publish import Headers, Message, Place, Session
+from headrace.broker.publish import Headers, Message, Place
 from headrace.broker.publish.messages import DEDUPLICATION_ID
+from headrace.broker.security import Session
 from headrace.doors.receiving import EndOfTurn
 from headrace.doors.rocketmq.grpc.clients import Clients
 from headrace.doors.rocketmq.grpc.methods import Caller

@@ -15,7 +15,8 @@ from urllib.parse import parse_qsl
 
 from headrace.broker.broker import Broker
 from headrace.broker.deduplication.ids import HEADER, ID_BYTES_MAX
-from headrace.broker.publish import Headers, Message, Place, Session
+from headrace.broker.publish import Headers, Message, Place
+from headrace.broker.security import Session
 from headrace.doors.http.api import cloudevents
 from headrace.doors.http.api.errors import bad_request
 from headrace.doors.http.api.fields import Fields

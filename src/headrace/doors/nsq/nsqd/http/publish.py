@@ -12,7 +12,8 @@ from itertools import count
 from headrace.broker.broker import Broker
 from headrace.broker.deduplication.ids import HEADER, ID_BYTES_MAX
 from headrace.broker.durable import durable
-from headrace.broker.publish import Headers, Message, Session
+from headrace.broker.publish import Headers, Message
+from headrace.broker.security import Session
 from headrace.doors.http.server.messages import HttpError, Request
 from headrace.doors.nsq.errors import CommandError
 from headrace.doors.nsq.names import log_name
