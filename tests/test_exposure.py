@@ -56,6 +56,7 @@ def test_a_certificate_guards_doors_that_speak_tls_only():
     assert exposed(**CERTIFICATE) == open_ones
     assert exposed(**CERTIFICATE, nsq_tls_required=True) == ["http", "lookup", "lookup-http"]
     assert exposed(**CERTIFICATE, tls_client_ca="ca.pem") == ["http", "lookup", "lookup-http"]
+    assert exposed(**CERTIFICATE, nsq_tls_required=True, http_tls=True) == ["lookup", "lookup-http"]
 
 
 def test_an_authorization_server_guards_nsqd():

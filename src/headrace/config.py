@@ -53,7 +53,8 @@ class Config(
         super().__post_init__()
         if self.nsq_tls_required and not self.tls_cert:
             raise ConfigError("nsq_tls_required needs tls_cert and tls_key: without them no client could come in")
-
+        if self.http_tls and not self.tls_cert:
+            raise ConfigError("http_tls needs tls_cert and tls_key: there is no certificate to show to clients")
         if self.cluster and self.peer_tls_ca and not (self.peer_tls_cert or self.tls_cert):
             raise ConfigError("peer_tls_ca needs a certificate: give peer_tls_cert and peer_tls_key")
 

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from headrace.doors.door import Door, DoorContext
-from headrace.doors.http.settings import HttpSettings
+from headrace.doors.http import settings as http
 from headrace.doors.kafka import settings as kafka
 from headrace.doors.nsq import settings as nsq
 from headrace.doors.rocketmq import settings as rocketmq
@@ -61,7 +61,9 @@ DOORS = (
     DoorEntry(
         "http",
         "headrace.doors.http.door:HttpDoor",
-        HttpSettings,
+        http.HttpSettings,
+        guarded=http.guarded,
+        remedy=http.REMEDY,
         follower="headrace.doors.http.follower:HttpFollowerDoor",
     ),
     DoorEntry(

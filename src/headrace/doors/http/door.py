@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from headrace.addresses import format_address
 from headrace.doors.door import DoorContext, open_listener
 from headrace.doors.http.api.handlers import pages
@@ -21,7 +23,8 @@ class HttpDoor:
         self.settings = context.settings
         self._listeners = context.listeners
         self._pages = pages.Context(broker, context.is_ready)
-        self._api = RestApi(broker)
+        self._api = RestApi(broker, tls=context.settings.http_tls)
+        self._tls = context.tls if context.settings.http_tls else None
         self._broker = broker
         self.listener = Listener(
             self._answer,
@@ -48,7 +51,8 @@ class HttpDoor:
 
     async def start(self) -> None:
         """Listen. Raises DoorClosed."""
-        await open_listener("http", self.settings.http, self.listener.listen, self._listeners)
+        listen = partial(self.listener.listen, tls=self._tls)
+        await open_listener("http", self.settings.http, listen, self._listeners)
 
     async def stop(self) -> None:
         """Stop accepting, let answers out, close."""

@@ -25,7 +25,7 @@ class HttpFollowerDoor(HttpDoor):
     async def _answer(self, request: Request) -> Response:
         if request.path in PAGES or request.path == PATH:
             return await super()._answer(request)
-        url = leader_url(self._broker.membership)
+        url = leader_url(self._broker.membership, tls=self.settings.http_tls)
         if url is None:
             headers: Headers = (("Retry-After", str(RETRY_SECONDS)),)
             message = "this node follows, and no node that could be asked leads its group just now"

@@ -181,3 +181,39 @@ async def test_one_id_for_several(served: Served):
     status, error = await served.ask("POST", PATH, body, **{"Headrace-Dedup-Id": "1"})
     assert status == 400
     assert "dedup_id" in error["message"]
+
+
+FORM = "application/x-www-form-urlencoded"
+
+
+@pytest.mark.parametrize(
+    ("media", "body"),
+    [
+        (FORM, b"value=one"),
+        (FORM, b"%7B%22value%22%3A%22one%22%7D="),
+        (FORM, b""),
+        ("text/plain", b'{"value": "one"}'),
+        ("multipart/form-data; boundary=x", b"--x--"),
+        ("application/octet-stream", b'{"value": "one"}'),
+    ],
+)
+async def test_what_a_web_page_can_have_a_browser_send_is_no_json(served: Served, media: str, body: bytes):
+    topic = await served.topic("orders")
+    for method, path in (
+        ("POST", "/v1/topics/orders/messages"),
+        ("PUT", "/v1/topics/orders/queues/mail"),
+        ("POST", "/v1/topics/orders/queues/mail/empty"),
+    ):
+        status, answer = await served.ask(method, path, body, **{"Content-Type": media})
+        assert (status, answer["error"]) == (415, "UnsupportedMediaType")
+    assert topic.partitions[0].end == 0
+    assert not served.broker.queues.of("orders")
+
+
+@pytest.mark.parametrize(
+    "media", ["application/json", "application/json; charset=utf-8", "application/vnd.x+json", FORM]
+)
+async def test_json_is_taken_by_its_names_and_as_curl_calls_it(served: Served, media: str):
+    await served.topic("orders")
+    status, _ = await served.ask("POST", "/v1/topics/orders/messages", b' {"value": "1"}', **{"Content-Type": media})
+    assert status == 200

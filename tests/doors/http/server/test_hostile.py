@@ -215,6 +215,14 @@ async def test_chunks_in_http_1_0_are_refused(site: Site):
     assert answer.split()[1] == b"400"
 
 
+@pytest.mark.parametrize(
+    "target", ["http://evil.example/v1/queues", "//evil.example", "@evil.example/", "*", "evil.example:80"]
+)
+async def test_only_paths_are_asked_for(site: Site, target: str):
+    answer = await site.say(f"GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+    assert answer.split()[1] in (b"400", b"404")
+
+
 # --- lengths that lie -------------------------------------------------------------------------------------------------
 
 

@@ -46,17 +46,33 @@ ROUTES = {
 # Their bodies may carry a message.
 LARGE = ("/v1/topics/{topic}/messages", "/topics/{topic}", "/v1/half")
 
+# Their bodies may be anything.
+ANY_MEDIA = ("/topics/{topic}",)
+FORM = "application/x-www-form-urlencoded"
+
+
+def check_json(request: Request) -> None:
+    """Refuse what is called anything but JSON, the forms of web pages above all. curl calls every body a form that is
+    given without a type; one that a browser has written has no braces. Raises HttpError."""
+    media = request.media_type
+    if media in ("", "application/json") or media.endswith("+json"):
+        return
+    if media != FORM or request.body.lstrip()[:1] not in (b"{", b"["):
+        message = f"{request.path} takes JSON, not {media}. Send it with Content-Type: application/json"
+        raise HttpError(415, "UnsupportedMediaType", message)
+
 
 class RestApi(Router):
     """The routes over a broker."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, *, tls: bool = False) -> None:
         routes = {
             path: {method: partial(handler, broker) for method, handler in handlers.items()}
             for path, handlers in ROUTES.items()
         }
         super().__init__("http", routes, broker.metrics)
         self._group = broker.membership
+        self._tls = tls
 
     def label(self, route: Route | None, method: str) -> str:
         return f"{method} {route.path}" if route is not None and method in route.handlers else ""
@@ -65,6 +81,8 @@ class RestApi(Router):
         if len(request.body) > BODY_MAX_BYTES and route.path not in LARGE:
             message = f"the body has more than the {BODY_MAX_BYTES} bytes that it may have"
             raise HttpError(413, "RequestTooLarge", message)
+        if request.method not in ("GET", "HEAD") and route.path not in ANY_MEDIA:
+            check_json(request)
         return names
 
     def reject(self, request: Request, route: Route | None) -> Response:
@@ -79,7 +97,7 @@ class RestApi(Router):
 
     def translate(self, error: HeadraceError, request: Request) -> HttpError:
         if isinstance(error, NotLeading | NotEnoughReplicas):
-            return HttpError(503, error.code, str(error), cluster.headers_of_refusal(self._group))
+            return HttpError(503, error.code, str(error), cluster.headers_of_refusal(self._group, tls=self._tls))
         return errors.translate(error)
 
     write_error = staticmethod(errors.write_error)

@@ -45,6 +45,7 @@ class WebConnection(asyncio.Protocol):
         "_lingering",
         "_listener",
         "_transport",
+        "host",
     )
 
     def __init__(self, listener: Listener) -> None:
@@ -60,12 +61,17 @@ class WebConnection(asyncio.Protocol):
         # The answer under way is the last.
         self._last = False
         self._lingering = False
+        self.host = ""
+        """The address from which the client came."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         if not self._listener.connections.admit(self):
             self._transport.abort()
             return
+        peer = transport.get_extra_info("peername")
+        if peer:
+            self.host = str(peer[0])
         self._transport.set_write_buffer_limits(high=UNSEEN_BYTES, low=0)
         self._restart_deadline(self._patience)
 
@@ -148,7 +154,7 @@ class WebConnection(asyncio.Protocol):
 
     async def _answer(self, request: Request) -> None:
         try:
-            response = await self._listener.respond(request)
+            response = await self._listener.respond(request, self)
         except Exception:
             # The next request may well succeed, and a broker does not die of a page.
             log.exception("a request failed", path=request.path)

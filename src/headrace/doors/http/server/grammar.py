@@ -107,6 +107,9 @@ class Grammar:
 
     def _begin(self, head: h11.Request) -> None:
         self._head = head
+        if not head.target.startswith(b"/"):
+            # As clients ask a proxy, whose answers would be of hosts of their choice.
+            raise HttpError(400, "", "not a path: a request here begins with GET /..., not with a URL or *")
         names = {name for name, _ in head.headers}
         if b"transfer-encoding" in names and (b"content-length" in names or head.http_version == b"1.0"):
             # Who reads the one and who reads the other would not agree where the request ends.

@@ -11,6 +11,7 @@ import ipaddress
 import socket
 import ssl
 from collections.abc import Coroutine, Iterable, Sequence
+from itertools import count
 from typing import Any
 
 from headrace.broker.metrics import DoorMetrics
@@ -54,6 +55,8 @@ class Listener(Acceptor[WebConnection]):
         self.guard = Guard(metrics.name, hosts)
         self.tls = False
         self._answers: dict[asyncio.Task[None], None] = {}
+        # Of requests: those without a key go to the partitions of a topic in turn.
+        self._numbers = count()
 
     def connect(self) -> WebConnection:
         """A connection for a client that has come."""
@@ -86,8 +89,10 @@ class Listener(Acceptor[WebConnection]):
         self._answers[task] = None
         task.add_done_callback(self._answers.pop)
 
-    async def respond(self, request: Request) -> Response:
+    async def respond(self, request: Request, client: WebConnection) -> Response:
         """The response to a whole request."""
+        session = request.session
+        session.number, session.host, session.door = next(self._numbers), client.host, self.metrics.name
         try:
             self.guard.check(request)
         except HttpError as error:

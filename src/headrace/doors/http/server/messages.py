@@ -9,12 +9,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl
 
+from headrace.broker.security import Session
+
 HEAD_MAX_BYTES = 16 * 1024
 
 Headers = tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Request:
     """A whole request."""
 
@@ -26,6 +28,13 @@ class Request:
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
     """By names in lower case; the values of a repeated header are joined by commas."""
+    session: Session = field(default_factory=Session, compare=False)
+    """Who asks, once the listener has found that out."""
+
+    @property
+    def media_type(self) -> str:
+        """That of the body, in lower case and without its parameters; empty where none is given."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     def parameters(self) -> dict[str, str]:
         """The query's parameters; of one that is repeated, the first."""

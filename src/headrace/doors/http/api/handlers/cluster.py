@@ -45,15 +45,16 @@ def describe(group: Membership) -> dict[str, object]:
     }
 
 
-def leader_url(group: Membership) -> str | None:
-    """Where the HTTP door of the node that leads is, if it is another node and has one."""
+def leader_url(group: Membership, *, tls: bool) -> str | None:
+    """Where the HTTP door of the node that leads is, if it is another node and has one; `tls`: as this node's door
+    speaks TLS, so does that of every node."""
     view = group.nodes.get(group.leader) if group.leader is not None else None
     if view is None or view.number == group.node_id or "http" not in view.addresses:
         return None
-    return f"http://{view.addresses['http']}"
+    return f"{'https' if tls else 'http'}://{view.addresses['http']}"
 
 
-def headers_of_refusal(group: Membership) -> Headers:
+def headers_of_refusal(group: Membership, *, tls: bool) -> Headers:
     """With the 503 to a request that the group could not take now."""
-    url = leader_url(group)
+    url = leader_url(group, tls=tls)
     return (("Retry-After", "1"), *((("Headrace-Leader", url),) if url is not None else ()))

@@ -48,7 +48,7 @@ async def publish_json(broker: Broker, request: Request, names: Names) -> Answer
     id = request.headers.get(DEDUPLICATION_ID)
     if given is None:
         message = _message(fields, now, None if id is None else id.encode("latin-1"))
-        return {"topic": names["topic"], **(await store(broker, names["topic"], [message]))[0]}
+        return {"topic": names["topic"], **(await store(broker, request.session, names["topic"], [message]))[0]}
     fields.end()
     if not isinstance(given, list) or not given or not all(isinstance(each, dict) for each in given):
         raise bad_request('messages is a list of objects, one at least, as in [{"value": "one"}, {"value": "two"}]')
@@ -56,7 +56,7 @@ async def publish_json(broker: Broker, request: Request, names: Names) -> Answer
     if id is not None:
         raise bad_request("a deduplication id in a header is for one message; give each of several its own dedup_id")
     messages = [_message(Fields(each), now) for each in given]
-    return {"topic": names["topic"], "messages": await store(broker, names["topic"], messages)}
+    return {"topic": names["topic"], "messages": await store(broker, request.session, names["topic"], messages)}
 
 
 async def publish_body(broker: Broker, request: Request, names: Names) -> Answer:
@@ -64,14 +64,15 @@ async def publish_body(broker: Broker, request: Request, names: Names) -> Answer
     topic = names["topic"]
     now = broker.runtime.clock.now_ms()
     options = Options(request)
-    kind = request.headers.get(CONTENT_TYPE, "").partition(";")[0].strip().lower()
+    session, kind = request.session, request.media_type
     if kind in LINES:
         options.refuse_all("a request of lines: each line has its own")
-        return {"topic": topic, "messages": await store(broker, topic, _lines(request.body, now))}
+        return {"topic": topic, "messages": await store(broker, session, topic, _lines(request.body, now))}
     if kind == cloudevents.BATCH:
         options.refuse("dedup_id", "a batch of events: dedup=event takes each event's own source and id")
         events = cloudevents.several(request.body)
-        return {"topic": topic, "messages": await store(broker, topic, [options.event(each, now) for each in events])}
+        messages = [options.event(each, now) for each in events]
+        return {"topic": topic, "messages": await store(broker, session, topic, messages)}
     if kind.startswith(cloudevents.KIND) and kind != cloudevents.STRUCTURED:
         raise HttpError(
             415, "UnknownFormat", f"{kind} is a form of CloudEvents that is not known here; JSON is: +json, -batch+json"
@@ -83,13 +84,12 @@ async def publish_body(broker: Broker, request: Request, names: Names) -> Answer
     else:
         options.refuse("dedup", "what is no CloudEvent: give a dedup_id")
         message = options.message(_typed(request), request.body, None, now)
-    return {"topic": topic, **(await store(broker, topic, [message]))[0]}
+    return {"topic": topic, **(await store(broker, session, topic, [message]))[0]}
 
 
-async def store(broker: Broker, name: str, messages: Sequence[Message]) -> list[dict[str, Any]]:
+async def store(broker: Broker, session: Session, name: str, messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Store all messages or none, in one append, and return once they are durable: what to answer for each. Raises a
     HeadraceError or HttpError."""
-    session = Session(int.from_bytes(broker.runtime.random.bytes(4), "big"))
     try:
         return [_describe(place) for place in await broker.publisher.publish(session, name, messages)]
     except (InvalidDelay, UnknownPartition) as error:

@@ -7,13 +7,11 @@ topics that NSQ made are one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import count
 
 from headrace.broker.broker import Broker
 from headrace.broker.deduplication.ids import HEADER, ID_BYTES_MAX
 from headrace.broker.durable import durable
 from headrace.broker.publish import Headers, Message
-from headrace.broker.security import Session
 from headrace.doors.http.server.messages import HttpError, Request
 from headrace.doors.nsq.errors import CommandError
 from headrace.doors.nsq.names import log_name
@@ -35,7 +33,6 @@ class PublishHandlers:
         self._broker = broker
         self._settings = settings
         self._topics = topics
-        self._turns = count()
 
     async def pub(self, request: Request, parameters: Mapping[str, str]) -> object:
         """The body is one message."""
@@ -49,7 +46,7 @@ class PublishHandlers:
         now = self._broker.runtime.clock.now_ms()
         headers: Headers = [] if id is None else [(DEDUPLICATION_ID, id)]
         message = Message(None, request.body, headers, due_ms=now + delay_ms if delay_ms else 0)
-        await self._broker.publisher.publish(self._session(), log_name(name), [message], self._topics.settings(name))
+        await self._broker.publisher.publish(request.session, log_name(name), [message], self._topics.settings(name))
         return "OK"
 
     async def mpub(self, request: Request, parameters: Mapping[str, str]) -> object:
@@ -60,7 +57,7 @@ class PublishHandlers:
         body = bytearray(request.body) if is_binary else lines.mpub_body(request.body, size_max)
         if body is None:
             raise HttpError(413, "MSG_TOO_BIG")
-        session, publisher = self._session(), self._broker.publisher
+        session, publisher = request.session, self._broker.publisher
         admission = await publisher.ready(session, log_name(name), self._topics.settings(name))
         if is_binary or len(body) > MPUB_COUNT_BYTES:
             try:
@@ -80,9 +77,6 @@ class PublishHandlers:
             publisher.append(admission, session.partition_of(admission.topic), batches, done).complete(done)
             await waiter
         return "OK"
-
-    def _session(self) -> Session:
-        return Session(next(self._turns))
 
     def _delay_ms(self, parameters: Mapping[str, str]) -> int:
         if "defer" not in parameters:
