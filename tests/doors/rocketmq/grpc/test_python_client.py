@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from types import ModuleType
@@ -44,7 +45,18 @@ class Maker:
 
 
 @pytest.fixture
-def maker(rocketmq: ModuleType, broker: headrace.Broker) -> Iterator[Maker]:
+def own_loop() -> Iterator[None]:
+    """A loop for the thread of the test: the client asks asyncio for one, as at the start of a program, and a test that
+    ran before may have left none."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield
+    asyncio.set_event_loop(None)
+    loop.close()
+
+
+@pytest.fixture
+def maker(rocketmq: ModuleType, broker: headrace.Broker, own_loop: None) -> Iterator[Maker]:
     made = Maker(rocketmq, broker.rocketmq_grpc)
     yield made
     made.stop()
