@@ -17,7 +17,7 @@ from headrace.broker.settings import BrokerSettings, NodeSettings
 from headrace.cluster.settings import ClusterSettings
 from headrace.doors.absent import AbsentSettings
 from headrace.doors.http.settings import HttpSettings
-from headrace.doors.kafka.settings import KafkaSettings
+from headrace.doors.kafka.settings import KafkaSettings, listeners_of
 from headrace.doors.nsq.settings import NsqSettings
 from headrace.doors.rocketmq.settings import RocketMqSettings
 from headrace.doors.settings import SharedSettings
@@ -55,6 +55,9 @@ class Config(
             raise ConfigError("nsq_tls_required needs tls_cert and tls_key: without them no client could come in")
         if self.http_tls and not self.tls_cert:
             raise ConfigError("http_tls needs tls_cert and tls_key: there is no certificate to show to clients")
+
+        for each in listeners_of(self, has_certificate=bool(self.tls_cert)):
+            each.check(has_certificate=bool(self.tls_cert), plain_without_tls=self.sasl_plain_without_tls)
         if self.cluster and self.peer_tls_ca and not (self.peer_tls_cert or self.tls_cert):
             raise ConfigError("peer_tls_ca needs a certificate: give peer_tls_cert and peer_tls_key")
 
@@ -62,7 +65,9 @@ class Config(
     def host_names(self) -> frozenset[str]:
         """The names of the broker that its settings have: those of its addresses, and those that `http_hosts` adds."""
         addresses = [getattr(self, each.name) for each in fields(self) if each.metadata["address"]]
-        hosts = (parse_address(each) for each in (*addresses, self.kafka_advertised, self.rocketmq_advertised) if each)
+        for each in listeners_of(self, has_certificate=bool(self.tls_cert)):
+            addresses += [each.address, each.advertised]
+        hosts = (parse_address(each) for each in (*addresses, self.rocketmq_advertised) if each)
         names = (host[0] for host in hosts if host is not None)
         return frozenset((self.nsq_broadcast, *names, *host_names(self.http_hosts)))
 

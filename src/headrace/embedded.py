@@ -97,6 +97,10 @@ class Broker:
         """HOST:PORT for Kafka clients' `bootstrap.servers`."""
         return self._address("kafka")
 
+    def kafka_listener(self, name: str) -> str:
+        """The same of one of `kafka_listeners`."""
+        return self._address(f"kafka-{name}")
+
     @property
     def http(self) -> str:
         """HOST:PORT of the HTTP door."""

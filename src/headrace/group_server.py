@@ -42,6 +42,7 @@ from headrace.cluster.wire import VERSION as PEER_VERSION
 from headrace.config import Config
 from headrace.doors.capacity import Capacity
 from headrace.doors.door import open_listener
+from headrace.doors.kafka.settings import listeners_of
 from headrace.doors.listeners import Listeners, close_all
 from headrace.doors.registry import DOORS, DoorEntry
 from headrace.errors import ConfigError, HeadraceError
@@ -171,7 +172,7 @@ class GroupServer:
         self._running.callback(self._listeners.close)
         for entry in self._entries:
             for name, address in entry.listeners(self.config).items():
-                await open_listener(name, address, _leave, self._listeners)
+                await open_listener(name, address, _leave, self._listeners, entry.setting_of(name))
                 self.addresses[name] = format_address(*self._listeners.address(name))
 
     async def stop(self) -> None:
@@ -358,7 +359,8 @@ def advertised(config: Config, addresses: Mapping[str, str], hostname: str) -> d
     for name, address in addresses.items():
         host, port = _place(address)
         shown[name] = format_address(fallback if host in EVERY_INTERFACE else host, port)
-    given = {"kafka": config.kafka_advertised, "rocketmq": config.rocketmq_advertised}
+    given = {each.name: each.advertised for each in listeners_of(config, has_certificate=bool(config.tls_cert))}
+    given["rocketmq"] = config.rocketmq_advertised
     if config.nsq_broadcast:
         ports = {"nsq": config.nsq_broadcast_tcp_port, "nsq-http": config.nsq_broadcast_http_port}
         for name, port in ports.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Callable, Sequence
 
 import structlog
@@ -15,6 +14,7 @@ from headrace.doors.door import Door, DoorContext, Preloads
 from headrace.doors.listeners import Listeners
 from headrace.doors.registry import DoorEntry
 from headrace.doors.settings import SharedSettings
+from headrace.doors.tls import Contexts
 
 log = structlog.get_logger("headrace.server")
 
@@ -27,7 +27,7 @@ class OpenDoors:
         config: Config,
         entries: Sequence[DoorEntry],
         capacity: Capacity,
-        tls: ssl.SSLContext | None,
+        tls: Contexts,
         is_ready: Callable[[], bool],
         addresses: dict[str, str],
         listeners: Listeners | None = None,
@@ -65,7 +65,8 @@ class OpenDoors:
                 config.part(entry.settings),
                 shared,
                 self._capacity,
-                self._tls,
+                self._tls.usual,
+                self._tls.without_client_certificates,
                 self._is_ready,
                 self._addresses,
                 host_names,

@@ -17,6 +17,7 @@ from headrace import format as kernels
 from headrace.config import Config
 from headrace.doors.capacity import Capacity
 from headrace.doors.settings import SharedSettings
+from headrace.doors.tls import Contexts
 from headrace.errors import ConfigError, DataDirectoryInvalid
 from headrace.runtime import Runtime
 from headrace.runtime.disk import FOLDER_MODE, OTHERS
@@ -35,7 +36,7 @@ class Resources:
     def __init__(self, config: Config, runtime: Runtime | None, capacity: Capacity) -> None:
         """Raises ConfigError."""
         # Before anything is touched, because this is the cheapest thing to get wrong.
-        self.tls = tls_context(config)
+        self.tls = tls_contexts(config)
         is_real = runtime is None
         try:
             if is_real:
@@ -103,10 +104,17 @@ def _keep_others_out(data: str) -> None:
     )
 
 
-def tls_context(config: SharedSettings) -> ssl.SSLContext | None:
-    """The TLS of the doors, or None where they speak in the clear."""
+def tls_contexts(config: SharedSettings) -> Contexts:
+    """The TLS of the doors. Raises ConfigError."""
     if not config.tls_cert:
-        return None
+        return Contexts()
+    usual = tls_context(config)
+    return Contexts(usual, tls_context(config, asks_clients=False) if config.tls_client_ca else usual)
+
+
+def tls_context(config: SharedSettings, *, asks_clients: bool = True) -> ssl.SSLContext:
+    """The TLS of a door with a certificate. Clients are asked for one where there is an authority for theirs. Raises
+    ConfigError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
 
@@ -123,7 +131,7 @@ def tls_context(config: SharedSettings) -> ssl.SSLContext | None:
         raise ConfigError(
             f"tls_cert {config.tls_cert} with tls_key {config.tls_key} cannot be used: {error.strerror or error}"
         ) from None
-    if config.tls_client_ca:
+    if config.tls_client_ca and asks_clients:
         try:
             context.load_verify_locations(config.tls_client_ca)
         except OSError as error:

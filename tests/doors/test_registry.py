@@ -143,7 +143,7 @@ def test_a_node_that_begins_to_lead_imports_no_door() -> None:
         "from headrace.server import Server\n"
         "names = ['kafka', 'http', 'nsq', 'nsq_http', 'lookup', 'lookup_http', 'rocketmq', 'rocketmq_namesrv']\n"
         "config = Config(data=tempfile.mkdtemp(), rocketmq_grpc='off', **dict.fromkeys(names, '127.0.0.1:0'))\n"
-        "OpenDoors(config, DOORS, Capacity(), None, lambda: True, {}).load()\n"
+        "OpenDoors(config, DOORS, Capacity(), (None, None), lambda: True, {}).load()\n"
         "before = set(sys.modules)\n"
         "async def run():\n"
         "    server = Server(config)\n"

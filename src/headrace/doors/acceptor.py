@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 import structlog
@@ -53,19 +53,30 @@ class Acceptor(Generic[C]):
     ) -> None:
         """Listen, over TLS alone where a context is given; port 0 picks one, which `address` then has. Where there are
         `sockets` that listen there, they are used, and closed at the end. Raises OSError where that cannot be."""
+        self.address = await self.listen_too(host, port, self.connect, tls, sockets)
+
+    async def listen_too(
+        self,
+        host: str,
+        port: int,
+        connect: Callable[[], asyncio.BaseProtocol],
+        tls: ssl.SSLContext | None,
+        sockets: Sequence[socket.socket],
+    ) -> tuple[str, int]:
+        """Listen at one address of several, whose connections `connect` makes; the address. As `listen`."""
         self.loop = asyncio.get_running_loop()
+        servers: list[asyncio.Server | TlsServer] = []
         if tls is not None:
-            server = TlsServer(self.connect, tls, self.metrics, self.connections.capacity)
+            server = TlsServer(connect, tls, self.metrics, self.connections.capacity)
             await server.start(host, port, sockets)
-            self._servers = [server]
+            servers = [server]
         elif sockets:
-            self._servers = [
-                await self.loop.create_server(self.connect, sock=each, backlog=BACKLOG) for each in sockets
-            ]
+            servers = [await self.loop.create_server(connect, sock=each, backlog=BACKLOG) for each in sockets]
         else:
-            self._servers = [await self.loop.create_server(self.connect, host, port, backlog=BACKLOG)]
-        bound = self.bound_sockets()[0].getsockname()
-        self.address = (str(bound[0]), int(bound[1]))
+            servers = [await self.loop.create_server(connect, host, port, backlog=BACKLOG)]
+        self._servers += servers
+        bound = servers[0].sockets[0].getsockname()
+        return str(bound[0]), int(bound[1])
 
     def bound_sockets(self) -> list[socket.socket]:
         """Those that it listens on."""

@@ -71,6 +71,8 @@ class DoorContext(Generic[S]):
     """Descriptors and memory, shared by all doors."""
     tls: ssl.SSLContext | None = None
     """None: no certificate is configured."""
+    tls_without_client_certificates: ssl.SSLContext | None = None
+    """The same for clients that show who they are by other means."""
     is_ready: Callable[[], bool] = lambda: True
     """Whether every door accepts."""
     addresses: Mapping[str, str] = field(default_factory=dict)
@@ -89,9 +91,11 @@ class Listen(Protocol):
     async def __call__(self, host: str, port: int, *, sockets: Sequence[socket.socket] = ()) -> None: ...
 
 
-async def open_listener(name: str, address: str, listen: Listen, listeners: Listeners | None = None) -> bool:
-    """Have a listener listen on its configured address; whether one is configured. `listeners` are the context's.
-    Raises DoorClosed."""
+async def open_listener(
+    name: str, address: str, listen: Listen, listeners: Listeners | None = None, setting: str = ""
+) -> bool:
+    """Have a listener listen on its configured address; whether one is configured. `listeners` are the context's. The
+    `setting` that has the address bears the listener's name, unless another is given. Raises DoorClosed."""
     place = parse_address(address)
     if place is None:
         return False
@@ -105,6 +109,7 @@ async def open_listener(name: str, address: str, listen: Listen, listeners: List
         # An event loop puts the address into the text, once more; a name that is not known has no errno.
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
         raise DoorClosed(
-            f"the {name} door cannot listen on {address}: {reason}; free that address or give --{name} another"
+            f"the {name} door cannot listen on {address}: {reason}; free that address or give --{setting or name} "
+            "another"
         ) from None
     return True

@@ -5,7 +5,7 @@ An entry names its door's class and does not import it: a door that is off costs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from importlib import import_module
 from typing import Any
@@ -26,11 +26,14 @@ class DoorEntry:
     path: str
     """MODULE:CLASS of what makes the door, given a `DoorContext` with its settings."""
     settings: type[Settings]
+    more: Callable[[Any], Mapping[str, str]] = lambda _: {}
+    """The addresses of listeners that have no setting of their own, by their names, given the server's settings. They
+    stand together in the setting NAME_listeners."""
     closed: Callable[[Any], Collection[str]] = lambda _: ()
     """Of its settings with addresses, given those of the server, those that open no listener."""
     guarded: Callable[[Any], Collection[str]] = lambda _: ()
-    """Likewise, of those the ones whose clients must speak TLS or show who they are. The others open to this machine
-    alone, unless `insecure` is set."""
+    """Likewise, of those and of `more` the ones whose clients must speak TLS or show who they are. The others open to
+    this machine alone, unless `insecure` is set."""
     remedy: str = ""
     """How an operator has the others guarded, for the error."""
     follower: str = ""
@@ -41,12 +44,17 @@ class DoorEntry:
         names = [each.name for each in fields(self.settings) if each.metadata["address"]]
         closed = self.closed(config)
         found = {name.replace("_", "-"): getattr(config, name) for name in names if name not in closed}
-        return {name: address for name, address in found.items() if address != "off"}
+        return {name: address for name, address in found.items() if address != "off"} | dict(self.more(config))
+
+    def setting_of(self, listener: str) -> str:
+        """The flag that has the address of a listener, without its dashes."""
+        own = {each.name.replace("_", "-") for each in fields(self.settings)}
+        return listener if listener in own else f"{self.name}-listeners"
 
     def is_configured(self, config: Settings) -> bool:
         """Whether any of its listeners is."""
         addresses = (each.name for each in fields(self.settings) if each.metadata["address"])
-        return any(getattr(config, address) != "off" for address in addresses)
+        return any(getattr(config, address) != "off" for address in addresses) or bool(self.more(config))
 
     def load(self, follows: bool = False) -> Callable[[DoorContext[Any]], Door]:
         """Import the door, or that of a node that follows."""
@@ -70,6 +78,7 @@ DOORS = (
         "kafka",
         "headrace.doors.kafka.door:KafkaDoor",
         kafka.KafkaSettings,
+        more=kafka.more,
         guarded=kafka.guarded,
         remedy=kafka.REMEDY,
         follower="headrace.doors.kafka.follower:KafkaFollowerDoor",

@@ -19,6 +19,9 @@ class SharedSettings(Settings):
     tls_client_ca: str = setting(
         "", "A PEM file with the authorities whose client certificates are required.", metavar="FILE"
     )
+    sasl_plain_without_tls: bool = setting(
+        False, "Take passwords in the clear (PLAIN) without TLS: the network between clients and broker is guarded."
+    )
     insecure: bool = setting(
         False,
         "Let doors, and the listener for other nodes, open beyond this machine with neither TLS nor authentication: "

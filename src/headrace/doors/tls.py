@@ -12,7 +12,7 @@ import errno
 import socket
 import ssl
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -28,6 +28,16 @@ HANDSHAKE_SECONDS = 60.0
 # Until the next try, where there is no descriptor, or no memory, for another connection.
 NOTHING_LEFT = (*NO_DESCRIPTORS, errno.ENOBUFS, errno.ENOMEM)
 NOTHING_LEFT_SECONDS = 1.0
+
+
+class Contexts(NamedTuple):
+    """The TLS of the doors; None where they speak in the clear."""
+
+    usual: ssl.SSLContext | None = None
+    """Asks clients for a certificate, where there is an authority for theirs."""
+    without_client_certificates: ssl.SSLContext | None = None
+    """Never does."""
+
 
 NO_TLS = "the client does not speak TLS"
 UNTRUSTED = "the client does not trust this broker's certificate, or its authority"

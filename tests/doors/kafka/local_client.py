@@ -37,7 +37,7 @@ class LocalClient:
         kind = load_request_schema(KEYS[api], version)
         entity_writer(kind)(asked, build(kind, fields))
         context: DoorContext[Any] = DoorContext(self.broker, self.broker.config, self.broker.config)  # type: ignore[arg-type]
-        call = Call(key, version, "test", "127.0.0.1", context, None, "broker.test", 9092)  # type: ignore[arg-type]
+        call = Call(key, version, "test", "127.0.0.1", context, None, "kafka", "broker.test", 9092)  # type: ignore[arg-type]
         reply = await handler(key)(call, decode_request(key, version, asked.getvalue(), 0))
         assert reply is not None
         raw = bytes(encode_response(key, version, reply))

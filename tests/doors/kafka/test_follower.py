@@ -52,10 +52,10 @@ REFUSED = [
 
 @asynccontextmanager
 async def following(
-    data: Path, leader: KafkaDoor | None = None
+    data: Path, leader: KafkaDoor | None = None, **settings: Any
 ) -> AsyncIterator[tuple[ReplicatedBroker, KafkaFollowerDoor, Topic]]:
     """Node 1, which has led until it had a topic with three records, and follows node 2 now."""
-    async with leading(data, kafka="127.0.0.1:0") as node:
+    async with leading(data, kafka="127.0.0.1:0", **settings) as node:
         topic = await node.broker.topics.create("rain", 2)
         door = KafkaDoor(DoorContext(node.broker, node.config, node.config))  # type: ignore[arg-type]
         await door.start()

@@ -53,7 +53,11 @@ class Wire:
     @classmethod
     async def open(cls, door: KafkaDoor, tls: ssl.SSLContext | None = None) -> Wire:
         """Connect to the door."""
-        host, port = door.address
+        return await cls.at(*door.address, tls)
+
+    @classmethod
+    async def at(cls, host: str, port: int, tls: ssl.SSLContext | None = None) -> Wire:
+        """Connect to an address."""
         return cls(*await asyncio.open_connection(host, port, ssl=tls))
 
     async def __aenter__(self) -> Wire:

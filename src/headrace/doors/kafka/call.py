@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headrace.doors.kafka.placement import Way
+
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
     from headrace.doors.door import DoorContext
@@ -22,9 +24,16 @@ class Call:
     client_host: str
     context: DoorContext[KafkaSettings]
     connection: Connection
+    listener: str
+    """The name of the listener by which the client came."""
     listener_host: str
     """The address that replies advertise."""
     listener_port: int
+
+    @property
+    def way(self) -> Way:
+        """How the client reaches the brokers."""
+        return Way(self.listener, self.listener_host, self.listener_port)
 
     @property
     def broker(self) -> Broker:

@@ -15,6 +15,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from headrace.addresses import format_address
 from headrace.broker.broker import Broker
 from headrace.broker.dynamic_config import DYNAMIC, Scope
 from headrace.broker.groups.consumer.settings import SETTINGS as GROUP_SETTINGS
@@ -23,7 +24,8 @@ from headrace.broker.settings import BrokerSettings
 from headrace.broker.topic_config import SETTINGS
 from headrace.doors.door import DoorContext
 from headrace.doors.kafka.errors import KafkaError
-from headrace.doors.kafka.settings import KafkaSettings
+from headrace.doors.kafka.placement import Way
+from headrace.doors.kafka.settings import MAIN, KafkaSettings, Listener, listeners_of
 from headrace.logs import level
 
 Change = Callable[[Mapping[str, str]], Mapping[str, str]]
@@ -178,15 +180,31 @@ def _entry(
 
 
 def broker_entries(
-    context: DoorContext[KafkaSettings], advertised: str, names: Iterable[str] | None = None
+    context: DoorContext[KafkaSettings], way: Way, names: Iterable[str] | None = None
 ) -> list[dict[str, Any]]:
     """The settings of the broker and of this door under Kafka's names; with `names`, those of them that exist."""
     broker = context.broker
-    protocol = "PLAINTEXT" if context.tls is None else "SSL"
+    listeners = listeners_of(context.settings, has_certificate=context.tls is not None)
+    open_ones = [each for each in listeners if each.address != "off"]
+    sent_to = {
+        each: format_address(way.host, way.port) if each.name == way.listener else each.advertised or each.address
+        for each in open_ones
+    }
     entries = [
-        _broker_entry("advertised.listeners", Kind.LIST, f"{protocol}://{advertised}", "", "Where clients are sent."),
+        _broker_entry("advertised.listeners", Kind.LIST, _listed(sent_to), "", "Where clients are sent."),
         _broker_entry(
-            "listeners", Kind.LIST, f"{protocol}://{context.settings.kafka}", "", "Where the Kafka door listens."
+            "listener.security.protocol.map",
+            Kind.LIST,
+            ",".join(f"{_title(each)}:{each.protocol}" for each in open_ones),
+            "",
+            "How clients speak at each listener.",
+        ),
+        _broker_entry(
+            "listeners",
+            Kind.LIST,
+            _listed({each: each.address for each in open_ones}),
+            "",
+            "Where the Kafka door listens.",
         ),
     ]
     entries += [_broker_entry(name, kind, value, value, doc) for name, kind, value, doc in _FIXED]
@@ -210,6 +228,15 @@ def broker_entries(
     return sorted(
         (entry for entry in entries if wanted is None or entry["name"] in wanted), key=lambda entry: str(entry["name"])
     )
+
+
+def _title(listener: Listener) -> str:
+    """The name of a listener as Kafka writes it: where there is only one, its protocol."""
+    return listener.protocol if listener.name == MAIN else listener.name.removeprefix(f"{MAIN}-").upper()
+
+
+def _listed(places: Mapping[Listener, str]) -> str:
+    return ",".join(f"{_title(each)}://{place}" for each, place in places.items())
 
 
 def all_brokers_entries(broker: Broker, names: Iterable[str] | None = None) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ from headrace.runtime.sendfile import is_same_machine, without_pacing
 
 if TYPE_CHECKING:
     from headrace.broker.transactions import Holder
-    from headrace.doors.kafka.door import KafkaDoor
+    from headrace.doors.kafka.door import KafkaDoor, OpenListener
     from headrace.doors.kafka.fetch import FetchCall
     from headrace.doors.kafka.produce_replies import CachedProduce, Pending, PendingCached
     from headrace.doors.kafka.room import Stall
@@ -55,6 +55,7 @@ class Connection(BufferedConnection):
         "entry",
         "fetching",
         "holder",
+        "listener",
         "session",
         "stall",
         "tls",
@@ -63,8 +64,9 @@ class Connection(BufferedConnection):
     large = LARGE
     door: KafkaDoor
 
-    def __init__(self, door: KafkaDoor) -> None:
+    def __init__(self, door: KafkaDoor, listener: OpenListener) -> None:
         super().__init__(door)
+        self.listener = listener
         self.tls = False
         self.session = Session()
         # The last hit in the request cache of Produce, its reply, and the long poll that the client waits in.

@@ -46,23 +46,17 @@ def dispatch(
         if version >= api.flexible:
             body = skip_tags(buffer, body, stop)
         frame = bytes(buffer[body:stop])
-    door = connection.door
     call = Call(
         key,
         version,
         client,
         connection.client_host,
-        door.context,
+        connection.door.context,
         connection,
-        door.advertised_host or _local_host(connection),
-        door.advertised_port,
+        connection.listener.name,
+        *connection.listener.advertised_to(connection),
     )
     connection.run(_answer(api, call, correlation, frame, started))
-
-
-def _local_host(connection: Connection) -> str:
-    """By which address the client came, where the door listens on all of them: it can come that way again."""
-    return str(connection.transport.get_extra_info("sockname")[0])
 
 
 async def _answer(api: Api, call: Call, correlation: int, frame: bytes, started: float) -> None:

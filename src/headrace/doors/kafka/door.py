@@ -32,7 +32,7 @@ from headrace.doors.kafka.produce_replies import CachedProduce
 from headrace.doors.kafka.quotas import Quota
 from headrace.doors.kafka.registry import APIS, Api, handler
 from headrace.doors.kafka.sessions import Sessions
-from headrace.doors.kafka.settings import KafkaSettings
+from headrace.doors.kafka.settings import MAIN, KafkaSettings, Listener, listeners_of
 from headrace.errors import HeadraceError
 from headrace.log.interface import Partition, Topic
 
@@ -51,6 +51,43 @@ CACHED_REQUESTS_MAX = 20_000
 PRELOADED = (2, 3, 8, 9, 10, 11, 12, 13, 14, 18, 22, 24, 25, 26, 28)
 
 EVERY_INTERFACE = ("0.0.0.0", "::")
+
+
+class OpenListener:
+    """A listener of the door, open or about to be."""
+
+    def __init__(self, door: KafkaDoor, listener: Listener) -> None:
+        self.door = door
+        self.name = listener.name
+        self.protocol = listener.protocol
+        self.mechanisms = listener.mechanisms
+        self.address: tuple[str, int] = ("", 0)
+        # Where clients are sent; no host: to the address by which each of them came.
+        self._advertised = parse_address(listener.advertised) if listener.advertised else None
+
+    async def listen(self, host: str, port: int, *, sockets: Sequence[socket.socket] = ()) -> None:
+        """Accept clients. Raises OSError."""
+        context = self.door.context
+        tls = None
+        if self.protocol.is_encrypted:
+            tls = context.tls_without_client_certificates if self.protocol.has_sasl else None
+            tls = tls or context.tls
+        self.address = await self.door.listen_too(host, port, self.connect, tls, sockets)
+        if not self.door.listeners:
+            self.door.address = self.address
+        host, port = self._advertised or self.address
+        self._advertised = ("" if host in EVERY_INTERFACE else host, port)
+        self.door.listeners.append(self)
+
+    def connect(self) -> Connection:
+        """A connection for a client that has come."""
+        return Connection(self.door, self)
+
+    def advertised_to(self, connection: Connection) -> tuple[str, int]:
+        """Where a client is sent. Where the door listens on all of its host's addresses, the client can come again by
+        the one by which it came."""
+        host, port = self._advertised or self.address
+        return host or str(connection.transport.get_extra_info("sockname")[0]), port
 
 
 class KafkaDoor(BufferedAcceptor[Connection]):
@@ -79,17 +116,15 @@ class KafkaDoor(BufferedAcceptor[Connection]):
         self.fetch_metrics = broker.metrics.api("kafka", "fetch")
         # By user, version, and the bytes that such requests have in common.
         self.produce_cache: dict[tuple[str, int, bytes], CachedProduce] = {}
-        # Where clients are sent; no host: to the address by which each of them came.
-        self.advertised_host = ""
-        self.advertised_port = 0
+        self.listeners: list[OpenListener] = []
         self.sessions: Sessions
         self._expiring: asyncio.TimerHandle | None = None
         self._topics: dict[bytes, Topic] = {}
 
     @property
     def addresses(self) -> dict[str, str]:
-        """HOST:PORT of the door, once it is open."""
-        return {"kafka": format_address(*self.address)} if self.is_open else {}
+        """HOST:PORT of each listener, once it is open."""
+        return {each.name: format_address(*each.address) for each in self.listeners} if self.is_open else {}
 
     @staticmethod
     def preload(settings: KafkaSettings) -> None:
@@ -99,19 +134,18 @@ class KafkaDoor(BufferedAcceptor[Connection]):
             codec.preload(key, APIS[key].newest)
 
     async def start(self) -> None:
-        """Listen; over TLS alone where a certificate is configured. Raises DoorClosed."""
-        await open_listener("kafka", self.settings.kafka, self._listen, self.context.listeners)
-
-    async def _listen(self, host: str, port: int, *, sockets: Sequence[socket.socket] = ()) -> None:
+        """Open the listeners. Raises DoorClosed."""
         codec.ARRAY_MAX = self.settings.array_max
         loop = asyncio.get_running_loop()
         self.sessions = Sessions(self.settings.fetch_sessions_max, self.broker.runtime.random, loop)
-        await self.listen(host, port, self.context.tls, sockets)
-        advertised = parse_address(self.settings.kafka_advertised) if self.settings.kafka_advertised else None
-        self.advertised_host, self.advertised_port = advertised or self.address
-        if self.advertised_host in EVERY_INTERFACE:
-            self.advertised_host = ""
-        self.close_idle(self.context.shared.connections_idle_ms / 1000)
+        context = self.context
+        for each in listeners_of(self.settings, has_certificate=context.tls is not None):
+            listener = OpenListener(self, each)
+            setting = "" if each.name == MAIN else "kafka-listeners"
+            await open_listener(each.name, each.address, listener.listen, context.listeners, setting)
+        if not self.is_open:
+            return
+        self.close_idle(context.shared.connections_idle_ms / 1000)
         if self.broker.log.is_replicated:
             self._expire()
 
@@ -150,10 +184,6 @@ class KafkaDoor(BufferedAcceptor[Connection]):
     def may_read(self) -> bool:
         """Whether consumers may read here."""
         return True
-
-    def connect(self) -> Connection:
-        """A connection for a client that has come."""
-        return Connection(self)
 
     # --- topics as the wire names them --------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ from headrace.doors.kafka.fetch_wire import (
     parse,
 )
 from headrace.doors.kafka.file_replies import Part
-from headrace.doors.kafka.placement import other_leader, replicas_near
+from headrace.doors.kafka.placement import Leader, other_leader, replicas_near
 from headrace.doors.kafka.sessions import EPOCH_FULL, EPOCH_NONE, FetchPartition, Session, next_epoch
 from headrace.doors.kafka.wire import skip_tags
 from headrace.errors import CorruptLog, HeadraceError, OffsetOutOfRange
@@ -149,7 +149,7 @@ class FetchCall:
         # The replicas in the consumer's rack, which it had better ask.
         self._preferred: Sequence[int] = ()
         if request.rack and not connection.door.follows:
-            self._preferred = replicas_near(connection.door.broker, request.rack)
+            self._preferred = replicas_near(connection.door.broker, request.rack, connection.listener.name)
         self._queued = False
         self._on_wake = self._wake
 
@@ -355,8 +355,12 @@ class FetchCall:
             results,
             throttle=int(throttle * 1000),
             session=self._session_id,
-            leader=other_leader(door.broker) if any(each.error in ELSEWHERE for each in results) else None,
+            leader=self._other_leader() if any(each.error in ELSEWHERE for each in results) else None,
         )
+
+    def _other_leader(self) -> Leader | None:
+        connection = self._connection
+        return other_leader(connection.door.broker, connection.listener.name)
 
     # --- long polling -------------------------------------------------------------------------------------------------
 

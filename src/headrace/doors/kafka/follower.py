@@ -117,7 +117,7 @@ class KafkaFollowerDoor(KafkaDoor):
                 return refuse(api.key, call.version, request, _code(api), str(error))
         if api.key == PRODUCE and request.acks == 0:
             raise Unanswerable("a Produce with acks=0 came to a node that does not lead")
-        leader = other_leader(self.broker)
+        leader = other_leader(self.broker, call.listener)
         who = "no node leads its group just now" if leader is None else f"broker {leader.endpoint.node_id} leads"
         return refuse(api.key, call.version, request, _code(api), f"this node follows: {who}", leader)
 

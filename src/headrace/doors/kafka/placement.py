@@ -31,6 +31,14 @@ class Endpoint(NamedTuple):
     rack: str | None
 
 
+class Way(NamedTuple):
+    """How a client reaches brokers: by listeners of this name, and this node's at this address."""
+
+    listener: str
+    host: str = ""
+    port: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Who has the partitions of the group just now."""
@@ -47,13 +55,13 @@ class Placement:
     """The replicas that do not live."""
 
     @classmethod
-    def of(cls, broker: Broker) -> Placement:
-        """As this node sees it now."""
+    def of(cls, broker: Broker, listener: str) -> Placement:
+        """As this node sees it now, for clients of such a listener."""
         group = broker.membership
         nodes = group.nodes
         return cls(
             group.node_id,
-            leader_of(broker),
+            leader_of(broker, listener),
             group.epoch,
             list(group.replicas),
             list(group.isr),
@@ -95,16 +103,16 @@ class Leader(NamedTuple):
         return {"leader_id": self.endpoint.node_id, "leader_epoch": self.epoch}
 
 
-def other_leader(broker: Broker) -> Leader | None:
-    """The node that leads, if it is another one and clients can reach it."""
+def other_leader(broker: Broker, listener: str) -> Leader | None:
+    """The node that leads, if it is another one and clients of such a listener can reach it."""
     group = broker.membership
     if group.leader is None or group.leader == group.node_id:
         return None
-    found = endpoint(group, group.leader, "", 0)
+    found = endpoint(group, group.leader, Way(listener))
     return None if found is None else Leader(found, group.epoch)
 
 
-def replicas_near(broker: Broker, rack: str) -> Sequence[int]:
+def replicas_near(broker: Broker, rack: str, listener: str) -> Sequence[int]:
     """The followers that a consumer in this rack reads from; none if the leader is as near (KIP-392)."""
     group = broker.membership
     here = group.nodes.get(group.node_id)
@@ -113,40 +121,40 @@ def replicas_near(broker: Broker, rack: str) -> Sequence[int]:
     return [
         number
         for number in group.isr
-        if number in group.nodes and group.nodes[number].rack == rack and _reach(group, number) is not None
+        if number in group.nodes and group.nodes[number].rack == rack and _reach(group, number, listener) is not None
     ]
 
 
-def leader_of(broker: Broker) -> int:
-    """The node that leads, if it lives and has a Kafka door."""
+def leader_of(broker: Broker, listener: str) -> int:
+    """The node that leads, if it lives and has such a listener."""
     group = broker.membership
-    if group.leader is None or (group.leader != group.node_id and _reach(group, group.leader) is None):
+    if group.leader is None or (group.leader != group.node_id and _reach(group, group.leader, listener) is None):
         return NONE
     return group.leader
 
 
-def endpoints(broker: Broker, host: str, port: int) -> list[Endpoint]:
-    """The brokers that clients can reach: this one at `host` and `port`, the others where they advertise."""
+def endpoints(broker: Broker, way: Way) -> list[Endpoint]:
+    """The brokers that clients can reach: this one where the client came, the others where they advertise."""
     group = broker.membership
-    return [found for number in sorted(group.nodes) if (found := endpoint(group, number, host, port)) is not None]
+    return [found for number in sorted(group.nodes) if (found := endpoint(group, number, way)) is not None]
 
 
-def endpoint(group: Membership, number: int, host: str, port: int) -> Endpoint | None:
+def endpoint(group: Membership, number: int, way: Way) -> Endpoint | None:
     """One of them."""
     view = group.nodes.get(number)
     rack = None if view is None else view.rack or None
     if number == group.node_id:
-        return Endpoint(number, host, port, rack)
-    place = _reach(group, number)
+        return Endpoint(number, way.host, way.port, rack)
+    place = _reach(group, number, way.listener)
     return None if place is None else Endpoint(number, *place, rack)
 
 
-def _reach(group: Membership, number: int) -> tuple[str, int] | None:
+def _reach(group: Membership, number: int, listener: str) -> tuple[str, int] | None:
     view: NodeView | None = group.nodes.get(number)
     if view is None:
         return None
     try:
-        return parse_address(view.addresses.get("kafka", "off"))
+        return parse_address(view.addresses.get(listener, "off"))
     except ConfigError:
         # It comes from another node, of whatever version.
         return None

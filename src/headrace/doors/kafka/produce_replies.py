@@ -87,7 +87,9 @@ class Pending:
 
     def encode(self, results: Results, version: int, correlation: int, throttle: float) -> bytes:
         """A reply that may have errors."""
-        return encode(version, correlation, results, throttle, other_leader(self.connection.door.broker))
+        connection = self.connection
+        leader = other_leader(connection.door.broker, connection.listener.name)
+        return encode(version, correlation, results, throttle, leader)
 
 
 class PendingCached(Pending):

@@ -13,6 +13,7 @@ from collections import deque
 
 from headrace.broker.broker import Broker
 from headrace.doors.kafka.placement import Endpoint, other_leader
+from headrace.doors.kafka.settings import MAIN
 from headrace.doors.kafka.wire import INT16, INT32
 from headrace.doors.settings import SharedSettings
 from headrace.errors import HeadraceError
@@ -47,7 +48,7 @@ class Relay:
             raise RelayFailed(f"the node that leads did not answer: {error or 'it took too long'}") from error
 
     async def _open(self) -> _Link:
-        leader = other_leader(self._broker)
+        leader = other_leader(self._broker, MAIN)
         if leader is None:
             raise RelayFailed("no other node leads just now")
         async with self._opening:

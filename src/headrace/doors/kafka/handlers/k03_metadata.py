@@ -40,9 +40,9 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
         found = await _ask(call, asked, getattr(request, "allow_auto_topic_creation", True), operations)
     for_cluster = getattr(request, "include_cluster_authorized_operations", False)
     return {
-        "brokers": [each._asdict() for each in endpoints(broker, call.listener_host, call.listener_port)],
+        "brokers": [each._asdict() for each in endpoints(broker, call.way)],
         "cluster_id": broker.cluster_id,
-        "controller_id": leader_of(broker),
+        "controller_id": leader_of(broker, call.listener),
         "topics": found,
         "cluster_authorized_operations": CLUSTER_OPERATIONS if for_cluster else NOT_ASKED,
         "error_code": ErrorCode.none,
@@ -51,7 +51,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
 
 async def _all(call: Call, operations: int) -> Encoded:
     """Every topic, some at a time: there may be tens of thousands."""
-    topics, placement = list(call.broker.topics.all.values()), Placement.of(call.broker)
+    topics, placement = list(call.broker.topics.all.values()), Placement.of(call.broker, call.listener)
     described = (
         (1 + len(topic.partitions), describe_topic(placement, topic, operations))
         for topic in topics
@@ -85,7 +85,7 @@ async def _ask(call: Call, asked: Any, may_create: bool, operations: int) -> lis
         failures = {name: error for name, error in zip(missing, made, strict=True) if isinstance(error, BaseException)}
     else:
         failures = {}
-    found, placement = [], Placement.of(call.broker)
+    found, placement = [], Placement.of(call.broker, call.listener)
     for topic_id in ids:
         topic = call.broker.log.topics.by_id.get(topic_id)
         if topic is None:

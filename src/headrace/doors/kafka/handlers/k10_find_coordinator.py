@@ -38,7 +38,7 @@ def _coordinator(call: Call, key_type: int) -> dict[str, Any]:
     group = call.broker.membership
     leader = None
     if group.leader is not None:
-        leader = endpoint(group, group.leader, call.listener_host, call.listener_port)
+        leader = endpoint(group, group.leader, call.way)
     if leader is None:
         return {
             "error_code": ErrorCode.coordinator_not_available,

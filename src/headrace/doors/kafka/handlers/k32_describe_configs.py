@@ -59,7 +59,7 @@ def _entries(call: Call, resource: Any) -> list[dict[str, Any]]:
         if not name:
             return all_brokers_entries(broker, keys)
         check_node(name, broker.node_id, "itself, or by the empty string about all")
-        return broker_entries(call.context, f"{call.listener_host}:{call.listener_port}", keys)
+        return broker_entries(call.context, call.way, keys)
     if resource.resource_type == Resource.BROKER_LOGGER:
         if not name:
             raise KafkaError(ErrorCode.invalid_request, "name the broker whose logger you mean, by its number")

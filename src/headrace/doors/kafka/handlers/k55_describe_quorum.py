@@ -39,7 +39,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
                     }
                 )
         topics.append({"topic_name": topic.topic_name, "partitions": partitions})
-    brokers = endpoints(call.broker, call.listener_host, call.listener_port) if known else []
+    brokers = endpoints(call.broker, call.way) if known else []
     nodes = [
         {"node_id": each.node_id, "listeners": [{"name": LISTENER, "host": each.host, "port": each.port}]}
         for each in brokers
@@ -64,7 +64,7 @@ def _quorum(call: Call) -> dict[str, Any]:
         "partition_index": 0,
         "error_code": ErrorCode.none,
         "error_message": "",
-        "leader_id": leader_of(call.broker),
+        "leader_id": leader_of(call.broker, call.listener),
         "leader_epoch": max(call.broker.log.epoch, group.epoch),
         "high_watermark": 0,
         "current_voters": [voter(each) for each in group.replicas],

@@ -33,10 +33,10 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
         "error_message": None,
         "endpoint_type": _BROKERS,
         "cluster_id": broker.cluster_id,
-        "controller_id": leader_of(broker),
+        "controller_id": leader_of(broker, call.listener),
         "brokers": [
             {"broker_id": each.node_id, "host": each.host, "port": each.port, "rack": each.rack, "is_fenced": False}
-            for each in endpoints(broker, call.listener_host, call.listener_port)
+            for each in endpoints(broker, call.way)
         ],
         "cluster_authorized_operations": operations,
     }

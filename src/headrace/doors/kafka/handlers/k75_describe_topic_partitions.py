@@ -19,7 +19,7 @@ PARTITIONS_MAX = 2_000
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    topics, cursor, placement = call.broker.topics, request.cursor, Placement.of(call.broker)
+    topics, cursor, placement = call.broker.topics, request.cursor, Placement.of(call.broker, call.listener)
     names = sorted({topic.name for topic in request.topics} or topics.all)
     first = 0
     if cursor is not None:
