@@ -68,6 +68,17 @@ class NotAuthorized(HeadraceError):
 class AuthenticationFailed(HeadraceError):
     """The client is not who it says, or did not show it."""
 
+    delay_ms = 0
+    """How long a door waits before it answers, because there were many of these."""
+
+
+class InvalidCredentials(HeadraceError):
+    """A user's name, a password or a credential cannot be one."""
+
+
+class UnknownUser(HeadraceError):
+    """There is no such user."""
+
 
 # --- topics -----------------------------------------------------------------------------------------------------------
 

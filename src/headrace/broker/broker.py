@@ -62,7 +62,7 @@ class Broker:
         self.config = config
         self.node_id = config.node_id
         self.membership: Membership = membership or Alone(config.node_id)
-        self.security = Security()
+        self.security = Security(runtime, config)
         self.topics = Topics(log, config)
         self.dynamic = DynamicConfig(runtime, log, self.topics, config)
         self.unpacking = Unpacker(runtime.offload, config.decompressed_max_bytes)
@@ -78,7 +78,8 @@ class Broker:
         self.deduplication = Deduplication(runtime, log, self.topics, self.timer, self.metrics, config)
         self.overflow = Overflow(log, self.topics, self.groups, self.metrics, config, self.queues.lag)
         self.publisher = Publisher(
-            runtime, log, self.topics, self.timer, self.deduplication, self.overflow, self.transactions, self.metrics
+            *(runtime, log, self.topics, self.timer, self.deduplication, self.overflow, self.transactions),
+            *(self.metrics, self.security),
         )
         self.prepared = PreparedMessages(runtime, log, self.topics, self.publisher, config)
         self.rocketmq = RocketMqState(runtime, log, self.topics, config)

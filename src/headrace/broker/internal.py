@@ -1,9 +1,9 @@
 """The broker's own topics, and the one rule for them: clients read them, and the broker alone changes them.
 
 A client can neither create, delete, grow, alter, trim nor write to an internal topic, through whichever door; only how
-long the events of `__deliveries`, which are no state, are kept is for their readers to set. The registry of
-applications is the one shared topic: the framework writes it as an ordinary client (the same on an Apache Kafka), so it
-may be created as the framework creates it and written in the framework's form, and nothing else.
+long the events of `__deliveries` and `__audit`, which are no state, are kept is for their readers to set. The registry
+of applications is the one shared topic: the framework writes it as an ordinary client (the same on an Apache Kafka), so
+it may be created as the framework creates it and written in the framework's form, and nothing else.
 """
 
 from __future__ import annotations
@@ -18,9 +18,13 @@ INTERNAL = frozenset(
     (
         *("__consumer_offsets", "__transaction_state", "__share_group_state"),
         *("__deliveries", "__queues", "__timers", "__half", "__deduplication", "__configs", "__apps", "__rocketmq"),
+        *("__security", "__audit"),
     )
 )
 EVENTS = "__deliveries"
+SECURITY = "__security"
+"""Users and rules. No client reads it, whatever its rights."""
+AUDIT = "__audit"
 ROCKETMQ = "__rocketmq"
 EVENTS_SETTINGS = frozenset(("retention.ms", "retention.bytes", "segment.ms", "segment.bytes"))
 # What the topics begin with to which a queue moves messages that would pin its own topic's segments.
@@ -71,7 +75,7 @@ def check_change(name: str, change: str) -> None:
 def check_config(name: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
     """Raise InvalidTopic where a client must not change the settings of the topic so."""
     changed = {key for key in {*before, *after} if before.get(key) != after.get(key)}
-    if name != EVENTS or not changed <= EVENTS_SETTINGS:
+    if name not in (EVENTS, AUDIT) or not changed <= EVENTS_SETTINGS:
         check_change(name, "altered")
 
 

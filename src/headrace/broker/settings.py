@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headrace.broker.security_settings import SecuritySettings
 from headrace.errors import ConfigError
 from headrace.log.settings import LogSettings
 from headrace.settings import Settings, setting
@@ -31,7 +32,7 @@ class TopicLimits(Settings):
     partitions_total_max: int = setting(100_000, "The most partitions of all topics.", least=1)
 
 
-class BrokerSettings(LogSettings, TopicLimits, NodeSettings):
+class BrokerSettings(LogSettings, SecuritySettings, TopicLimits, NodeSettings):
     """What a broker is given."""
 
     # Deduplication.

@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from tests.doors.kafka.wired import Wire, batch_of, open_door, produce_fields
 from tests.waiting import until
 
-from headrace.broker.security import Session
+from headrace.broker.security import Identity, Session
 from headrace.doors.kafka import produce
 from headrace.doors.kafka.door import KafkaDoor
 from headrace.doors.kafka.quotas import Quota
@@ -205,7 +205,7 @@ async def change_rights(door: KafkaDoor) -> None:
 
 async def authenticate_again(door: KafkaDoor) -> None:
     first, *_ = door.connections
-    door.broker.publisher.admissions.authenticate(first.session, "")
+    door.broker.security.login(first.session, Identity("", "password"))
 
 
 @pytest.mark.parametrize("cause", [give_leader, change_rights, authenticate_again])
@@ -231,11 +231,11 @@ async def test_a_session_that_gets_another_user(tmp_path: Path) -> None:
     async with open_door(tmp_path) as door, await Wire.open(door) as wire, await Wire.open(door) as other:
         topic = await door.broker.topics.create("rain", 1)
         _, connection = door.connections
-        door.broker.publisher.admissions.authenticate(connection.session, "ann")
+        door.broker.security.login(connection.session, Identity("ann", "password"))
         for client in (wire, other):
             await client.produce(9, topic, batch_of(b"a"))
         kept = door.broker.publisher.admit(Session(), topic)
-        door.broker.publisher.admissions.authenticate(connection.session, "bob")
+        door.broker.security.login(connection.session, Identity("bob", "password"))
         assert kept.valid
         await other.produce(9, topic, batch_of(b"b"))
         assert {user: cached.admission.valid for (user, _, _), cached in door.produce_cache.items()} == {
@@ -264,7 +264,7 @@ async def test_what_is_remembered_is_by_user(tmp_path: Path) -> None:
             await wire.produce(9, topic, batch_of(b"a"), index=index)
         await other.produce(9, topic, batch_of(b"a"))
         _, connection = door.connections
-        connection.session.user = "ann"
+        door.broker.security.login(connection.session, Identity("ann", "password"))
         # The next partition of the same topic is found among what all connections have sent, but for other users.
         await other.produce(9, topic, batch_of(b"a"), index=1)
         assert sorted(user for user, _, _ in door.produce_cache) == ["", "", "ann"]

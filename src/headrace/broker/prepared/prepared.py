@@ -27,7 +27,7 @@ from headrace.broker.prepared.table import Pending
 from headrace.broker.prepared.trimmer import Trimmer
 from headrace.broker.publish import Publisher
 from headrace.broker.rate_limit import RateLimit
-from headrace.broker.security import Session
+from headrace.broker.security import OWN
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.topic_config import delays
 from headrace.broker.topics import Topics
@@ -61,7 +61,6 @@ REST_MS = 20
 STEP_MESSAGES = 2_000
 
 GIVEN_UP = "checks"
-SESSION = Session()
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +233,7 @@ class PreparedMessages:
             # None is appended to yet: a cold one stays cold.
             return ()
 
-        return (await self._publisher.ready(SESSION, name, route=check_partition)).topic
+        return (await self._publisher.ready(OWN, name, route=check_partition)).topic
 
     def _check(self, topic: Topic, batch: bytearray, headers: Sequence[tuple[str, bytes | None]]) -> None:
         """What the topic would say of the message now it must not say when it is committed."""

@@ -9,16 +9,18 @@ It turns false when something about the topic changes (it is altered, grown or d
 or gets another leader epoch) or something about the user (a right, a role, a quota; a session of the user is
 authenticated anew or expires). A change walks the admissions of that topic or user, never connections. Sessions of one
 user share admissions: the end of a session takes none away from the others, and its connection forgets its own.
+
+A user that may not write gets none: asking raises NotAuthorized, so that no door can miss it.
 """
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Hashable
 
 from headrace.broker.internal import is_protected
 from headrace.broker.metrics import Metrics
 from headrace.broker.overflow import Overflow
-from headrace.broker.security import Session
+from headrace.broker.security import Operation, Resource, Security, Session
 from headrace.broker.topic_config import deduplicates, delays
 from headrace.broker.topics import Topics
 from headrace.log.interface import Log, Topic
@@ -26,17 +28,25 @@ from headrace.log.interface import Log, Topic
 # Users of one topic whose admissions are kept at a time.
 USERS_MAX = 1_000
 
-Key = TypeVar("Key")
-Other = TypeVar("Other")
-
 
 class Admission:
     """What publishing to a topic takes, for one user."""
 
-    __slots__ = ("deduplicates", "delays", "is_guarded", "is_protected", "metrics", "reads_records", "topic", "valid")
+    __slots__ = (
+        "deduplicates",
+        "delays",
+        "is_guarded",
+        "is_protected",
+        "metrics",
+        "reads_records",
+        "topic",
+        "user",
+        "valid",
+    )
 
-    def __init__(self, topic: Topic, overflow: Overflow, metrics: Metrics) -> None:
+    def __init__(self, topic: Topic, overflow: Overflow, metrics: Metrics, user: str) -> None:
         self.topic = topic
+        self.user = user
         self.valid = True
         """Whether all of this still holds. Once false it stays so: ask for another."""
         self.metrics = metrics.topic(topic.name)
@@ -55,52 +65,62 @@ class Admission:
 
 
 class Admissions:
-    """The admissions of all topics, by user."""
+    """The admissions of all topics, by user; where rules are about addresses, or a token is narrowed, by these too."""
 
-    def __init__(self, log: Log, topics: Topics, overflow: Overflow, metrics: Metrics) -> None:
+    def __init__(self, log: Log, topics: Topics, overflow: Overflow, metrics: Metrics, security: Security) -> None:
         self._overflow = overflow
         self._metrics = metrics
-        self._by_topic: dict[Topic, dict[str, Admission]] = {}
-        self._by_user: dict[str, dict[Topic, Admission]] = {}
+        self._security = security
+        # By what rights depend on; for most, the user's name.
+        self._by_topic: dict[Topic, dict[Hashable, Admission]] = {}
+        self._by_user: dict[str, set[tuple[Topic, Hashable]]] = {}
         topics.changed.append(self.invalidate_topic)
         log.on_partition_changed.append(lambda partition: self.invalidate_topic(partition.topic))
+        security.on_changed.append(self.invalidate_user)
+        security.on_authenticated.append(self.forget_session)
 
     def admit(self, session: Session, topic: Topic) -> Admission:
-        """What a session's publishes to a topic take. A plain call, whether it is known or not."""
-        user = session.user
-        by_user = self._by_topic.get(topic)
-        if by_user is not None:
-            known = by_user.get(user)
+        """What a session's publishes to a topic take. A plain call, whether it is known or not. Raises
+        NotAuthorized."""
+        subject = session.subject = self._security.subject(session)
+        by_subject = self._by_topic.get(topic)
+        if by_subject is not None:
+            known = by_subject.get(subject)
             if known is not None:
                 return known
-            if len(by_user) >= USERS_MAX:
+            if len(by_subject) >= USERS_MAX:
                 self.invalidate_topic(topic)
-        admission = Admission(topic, self._overflow, self._metrics)
+        self._security.check(session, Operation.WRITE, Resource.TOPIC, topic.name)
+        admission = Admission(topic, self._overflow, self._metrics, session.user)
         if not topic.deleted:
-            self._by_topic.setdefault(topic, {})[user] = self._by_user.setdefault(user, {})[topic] = admission
+            self._by_topic.setdefault(topic, {})[subject] = admission
+            self._by_user.setdefault(session.user, set()).add((topic, subject))
         return admission
 
-    def authenticate(self, session: Session, user: str) -> None:
-        """A session gets another user, the same one anew, or none because it has expired."""
-        self.invalidate_user(session.user)
-        session.user = user
+    def forget_session(self, session: Session) -> None:
+        """A session gets another user, the same one anew, or none because it has expired. Its connection may hold
+        admissions of the user that it had."""
+        if session.subject is not None:
+            session.subject = None
+            self.invalidate_user(session.user)
 
     def invalidate_topic(self, topic: Topic) -> None:
         """Something about a topic has changed: its sessions ask again."""
-        _invalidate(topic, self._by_topic, self._by_user)
+        for subject, admission in self._by_topic.pop(topic, {}).items():
+            admission.valid = False
+            of_user = self._by_user[admission.user]
+            of_user.discard((topic, subject))
+            if not of_user:
+                del self._by_user[admission.user]
 
-    def invalidate_user(self, user: str) -> None:
-        """Something about a user has changed: the user's sessions ask again."""
-        _invalidate(user, self._by_user, self._by_topic)
-
-
-def _invalidate(
-    key: Key, by_key: dict[Key, dict[Other, Admission]], by_other: dict[Other, dict[Key, Admission]]
-) -> None:
-    """End the admissions of one topic or user, in both tables."""
-    for other, admission in by_key.pop(key, {}).items():
-        admission.valid = False
-        rest = by_other[other]
-        del rest[key]
-        if not rest:
-            del by_other[other]
+    def invalidate_user(self, user: str | None) -> None:
+        """Something about a user, or about all, has changed: their sessions ask again."""
+        if user is None:
+            for topic in list(self._by_topic):
+                self.invalidate_topic(topic)
+            return
+        for topic, subject in self._by_user.pop(user, ()):
+            by_subject = self._by_topic[topic]
+            by_subject.pop(subject).valid = False
+            if not by_subject:
+                del self._by_topic[topic]

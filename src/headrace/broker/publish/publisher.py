@@ -30,7 +30,7 @@ from headrace.broker.overflow import Overflow
 from headrace.broker.publish import messages as single
 from headrace.broker.publish.admission import Admission, Admissions
 from headrace.broker.publish.messages import Message, Place
-from headrace.broker.security import Session
+from headrace.broker.security import Operation, Resource, Security, Session
 from headrace.broker.timer import Timer
 from headrace.broker.topics import Topics
 from headrace.broker.transactions import Outcome, TransactionalBatch, TransactionCoordinator
@@ -62,6 +62,7 @@ class Publisher:
         overflow: Overflow,
         transactions: TransactionCoordinator,
         metrics: Metrics,
+        security: Security,
     ) -> None:
         self._clock = runtime.clock
         self._log = log
@@ -70,7 +71,8 @@ class Publisher:
         self._deduplication = deduplication
         self._overflow = overflow
         self._transactions = transactions
-        self.admissions = Admissions(log, topics, overflow, metrics)
+        self._security = security
+        self.admissions = Admissions(log, topics, overflow, metrics, security)
         self.admit = self.admissions.admit
 
     # --- before anything is appended ----------------------------------------------------------------------------------
@@ -93,6 +95,17 @@ class Publisher:
         counts_ids = self._deduplication.counts_ids
         return HEADER in batches and counts_ids(admission.topic) and carries_ids(batches, len(batches))
 
+    async def ensure(self, session: Session, name: str, config: Mapping[str, str] | None = None) -> Topic:
+        """The topic, made with these settings for a session that is about to publish if it is missing. Raises a
+        HeadraceError."""
+        topic = self._topics.get(name)
+        if topic is not None:
+            return topic
+        # First, so that a client without rights does not learn which topics there are.
+        self._security.check(session, Operation.WRITE, Resource.TOPIC, name)
+        self._security.check_create(session, name)
+        return await self._topics.ensure(name, config)
+
     async def ready(
         self,
         session: Session,
@@ -109,7 +122,7 @@ class Publisher:
         check_change(name, "written to")
         has_room = False
         while True:
-            topic = await self._topics.ensure(name, config)
+            topic = await self.ensure(session, name, config)
             admission = self.admit(session, topic)
             partitions = [session.partition_of(topic)] if route is None else route(topic)
             cold = self.cold(admission, partitions, timer=timer or admission.delays, ids=ids)

@@ -1,39 +1,231 @@
-"""What doors and the parts of the broker ask, before they do something for a client."""
+"""What doors and the parts of the broker ask, before they do something for a client.
+
+A decision is made once for a user, an address (where any rule is about one), an operation and a resource, and is
+remembered until the rules change. What is refused is counted, logged and audited here, so that no door has to.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import asyncio
+from collections.abc import Callable, Hashable, Iterable
+from weakref import WeakSet, ref
 
-from headrace.broker.security.rights import Operation, Resource
-from headrace.broker.security.session import Session
+import structlog
+
+from headrace.broker.internal import SECURITY
+from headrace.broker.rate_limit import RateLimit
+from headrace.broker.security.authenticator import Authenticator
+from headrace.broker.security.identity import Identity, is_allowed
+from headrace.broker.security.index import RuleIndex
+from headrace.broker.security.rights import CLUSTER_NAME, OPERATIONS, Operation, Resource
+from headrace.broker.security.rules import Rule
+from headrace.broker.security.session import ANONYMOUS, Session
+from headrace.broker.security.users import Users
+from headrace.broker.security_settings import SecuritySettings
 from headrace.errors import NotAuthorized
+from headrace.runtime import Runtime
+
+log = structlog.get_logger("headrace.security")
+
+OFF, LOG_ONLY = "off", "log-only"
 
 
 class Security:
     """Identities, rights, quotas and audit of one broker."""
 
-    def __init__(self) -> None:
+    def __init__(self, runtime: Runtime, config: SecuritySettings) -> None:
         self.on_changed: list[Callable[[str | None], None]] = []
         """Called after the rights of a user have changed, with its name; None: those of any user may have."""
-
-    @property
-    def is_enforced(self) -> bool:
+        self.on_authenticated: list[Callable[[Session], None]] = []
+        """Called when a session is about to have another user, the same one anew, or none."""
+        self.users = Users(runtime.random.bytes(32))
+        self.authenticator = Authenticator(runtime, self.users, config)
+        self.refused: dict[tuple[Operation, Resource], int] = {}
+        """How often something was not allowed, also where that was only logged."""
+        self.is_enforced = config.authorization != OFF
         """Whether anything can be refused: what asks for many rights at once can leave it out otherwise."""
-        return False
+        self._is_log_only = config.authorization == LOG_ONLY
+        self._super_users = frozenset(_names(config.super_users))
+        self._runtime = runtime
+        self._index = RuleIndex()
+        self._rules: tuple[Rule, ...] = ()
+        self._decisions: dict[Hashable, bool] = {}
+        self._decisions_max = config.authorization_cache_max
+        self._refusal_log = RateLimit()
+        self._sessions: WeakSet[Session] = WeakSet()
+        self._expiring: dict[ref[Session], asyncio.TimerHandle] = {}
+
+    # --- decisions ----------------------------------------------------------------------------------------------------
 
     def allows(self, session: Session, operation: Operation, resource: Resource, name: str) -> bool:
         """Whether a session may do that. A plain call; a refusal is counted, logged and audited here."""
-        return True
+        if self._decides(session, operation, resource, name):
+            return True
+        if name == SECURITY and _is_hidden(operation, resource):
+            return False
+        self._report(session, operation, resource, name)
+        return self._is_log_only
 
     def check(self, session: Session, operation: Operation, resource: Resource, name: str) -> None:
         """Raise NotAuthorized unless a session may do that."""
         if not self.allows(session, operation, resource, name):
             raise NotAuthorized(operation.name, resource.name, name)
 
+    def check_create(self, session: Session, topic: str) -> None:
+        """Raise NotAuthorized unless a session may make a topic of that name."""
+        if not self._decides(session, Operation.CREATE, Resource.CLUSTER, CLUSTER_NAME):
+            self.check(session, Operation.CREATE, Resource.TOPIC, topic)
+
+    def allows_some(self, session: Session, operation: Operation, resource: Resource) -> bool:
+        """Whether there can be a resource of that kind to which a session may do that. Refusals are not reported."""
+        if self._may_all(session):
+            return True
+        scope = session.scope
+        return (scope is None or scope.allows_some(operation, resource)) and (
+            (session.user or ANONYMOUS) in self._super_users
+            or self._index.allows_some(session.user or ANONYMOUS, session.host, operation, resource)
+            or self._is_log_only
+        )
+
     def visible(self, session: Session, resource: Resource, names: Iterable[str]) -> list[str]:
         """Those of some names that a session may describe: what lists show. What is left out is no refusal."""
-        return list(names)
+        if self._is_log_only or self._may_all(session):
+            return [name for name in names if name != SECURITY]
+        return [name for name in names if self._decides(session, Operation.DESCRIBE, resource, name)]
 
     def operations(self, session: Session, resource: Resource, name: str) -> frozenset[Operation]:
         """What a session may do to a resource."""
-        return frozenset(Operation) - {Operation.ALL}
+        every = OPERATIONS[resource]
+        if self._is_log_only or self._may_all(session):
+            return every
+        return frozenset(each for each in every if self._decides(session, each, resource, name))
+
+    def end_user(self, user: str, reason: str, token_id: str | None = None) -> None:
+        """End all sessions of a user, or those of one of its tokens."""
+        for session in [each for each in self._sessions if each.user == user]:
+            identity = session.identity
+            if token_id is None or (identity is not None and identity.token_id == token_id):
+                self.end(session, reason)
+
+    def subject(self, session: Session) -> Hashable:
+        """What the rights of a session depend on: those with the same one have the same."""
+        if session.is_own:
+            return session
+        if session.scope is None and not self._index.has_hosts:
+            return session.user
+        return session.user, session.host, session.scope
+
+    def _may_all(self, session: Session) -> bool:
+        return session.is_own or not self.is_enforced
+
+    def _decides(self, session: Session, operation: Operation, resource: Resource, name: str) -> bool:
+        """Whether a session may do that, for whatever reason; reports nothing."""
+        if session.is_own:
+            return True
+        if name == SECURITY and _is_hidden(operation, resource):
+            return False
+        if not self.is_enforced:
+            return True
+        key = self.subject(session), operation, resource, name
+        known = self._decisions.get(key)
+        if known is None:
+            known = self._decide(session, operation, resource, name)
+            if len(self._decisions) >= self._decisions_max:
+                self._decisions.clear()
+            self._decisions[key] = known
+        return known
+
+    def _decide(self, session: Session, operation: Operation, resource: Resource, name: str) -> bool:
+        scope = session.scope
+        if scope is not None and not is_allowed(scope.decide(operation, resource, name)):
+            return False
+        if (session.user or ANONYMOUS) in self._super_users:
+            return True
+        return is_allowed(self._index.decide(session.user or ANONYMOUS, session.host, operation, resource, name))
+
+    def _report(self, session: Session, operation: Operation, resource: Resource, name: str) -> None:
+        self.refused[operation, resource] = self.refused.get((operation, resource), 0) + 1
+        due = self._refusal_log.count(asyncio.get_running_loop().time())
+        if due:
+            what = {"operation": operation.name, "resource": resource.name, "name": name[:256], "refusals": due}
+            log.warning(
+                "would be refused: authorization is log-only" if self._is_log_only else "refused",
+                **{"user": session.user or ANONYMOUS, "host": session.host, "door": session.door, **what},
+            )
+
+    # --- rules --------------------------------------------------------------------------------------------------------
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules in force."""
+        return self._rules
+
+    def set_rules(self, rules: Iterable[Rule], user: str | None = None) -> None:
+        """Have other rules in force, which change the rights of one user, or of any."""
+        self._rules = tuple(rules)
+        self._index = RuleIndex(self._rules)
+        self.notify(user)
+
+    def notify(self, user: str | None) -> None:
+        """The rights of a user, or of any, have changed."""
+        self._decisions.clear()
+        for call in self.on_changed:
+            call(user)
+
+    # --- sessions -----------------------------------------------------------------------------------------------------
+
+    def login(self, session: Session, identity: Identity) -> None:
+        """Give a session an identity: its first, another one, or the same anew."""
+        self._forget(session)
+        session.identity, session.user, session.scope = identity, identity.user, identity.scope
+        self._sessions.add(session)
+        if identity.expires_at is not None:
+            self._expire_later(ref(session, self._discard), identity.expires_at)
+
+    def logout(self, session: Session) -> None:
+        """The client has gone. Other sessions of its user keep what they have."""
+        self._sessions.discard(session)
+        self._discard(ref(session))
+        session.identity, session.user, session.scope = None, "", None
+
+    def end(self, session: Session, reason: str) -> None:
+        """Take a session's identity away while its client is there: the door closes it (`Session.on_ended`)."""
+        self._forget(session)
+        if session.on_ended is not None:
+            session.on_ended(reason)
+
+    def _forget(self, session: Session) -> None:
+        for call in self.on_authenticated:
+            call(session)
+        self.logout(session)
+
+    def _discard(self, session: ref[Session]) -> None:
+        """A session expires no more, or is no more."""
+        handle = self._expiring.pop(session, None)
+        if handle is not None:
+            handle.cancel()
+
+    def _expire_later(self, session: ref[Session], expires_at: int) -> None:
+        delay = max(0, expires_at - self._runtime.clock.now_ms()) / 1000
+        self._expiring[session] = asyncio.get_running_loop().call_later(delay, self._expire, session, expires_at)
+
+    def _expire(self, session: ref[Session], expires_at: int) -> None:
+        del self._expiring[session]
+        found = session()
+        if found is None:
+            return
+        if self._runtime.clock.now_ms() < expires_at:
+            # The calendar was set back.
+            self._expire_later(session, expires_at)
+        else:
+            self.end(found, "the authentication has expired")
+
+
+def _is_hidden(operation: Operation, resource: Resource) -> bool:
+    """Whether no client may do that to the topic with users and rules, whatever the rules say."""
+    return resource is Resource.TOPIC and operation in (Operation.READ, Operation.DESCRIBE)
+
+
+def _names(text: str) -> list[str]:
+    """Names of users with semicolons between, as Kafka has them or without its prefix."""
+    return [each.strip().removeprefix("User:") for each in text.split(";") if each.strip()]

@@ -168,7 +168,7 @@ class Connection(BufferedConnection):
                         # The next partition of the same topic, most likely: its bytes are as many.
                         start = position + CORRELATION_END
                         prefix = bytes(view[start : start + len(cached.prefix)])
-                        other = door.produce_cache.get((self.session.user, version, prefix))
+                        other = door.produce_cache.get((self.session.subject, version, prefix))
                         if other is not None and other is not cached:
                             found = other.match(buffer, position, end)
                             if found is not None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -115,7 +115,7 @@ class KafkaDoor(BufferedAcceptor[Connection]):
         self.produce_metrics = broker.metrics.api("kafka", "produce")
         self.fetch_metrics = broker.metrics.api("kafka", "fetch")
         # By user, version, and the bytes that such requests have in common.
-        self.produce_cache: dict[tuple[str, int, bytes], CachedProduce] = {}
+        self.produce_cache: dict[tuple[Hashable, int, bytes], CachedProduce] = {}
         self.listeners: list[OpenListener] = []
         self.sessions: Sessions
         self._expiring: asyncio.TimerHandle | None = None
@@ -191,7 +191,7 @@ class KafkaDoor(BufferedAcceptor[Connection]):
         """Cache a Produce request, for all connections of the same user."""
         if len(self.produce_cache) >= CACHED_REQUESTS_MAX:
             self.produce_cache.clear()
-        self.produce_cache[session.user, cached.version, cached.prefix] = cached
+        self.produce_cache[session.subject, cached.version, cached.prefix] = cached
 
     def topic(self, key: bytes, by_id: bool) -> Topic | None:
         """The topic of an undecoded name or id."""

@@ -1,0 +1,104 @@
+"""The index of rules, by which a decision looks at the few rules that are about its user and resource.
+
+Rules stand by user and kind of resource, and there by name: literal names in a table, prefixes in another one that is
+asked once for each length that a prefix has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from headrace.broker.security.rights import Operation, Pattern, Permission, Resource
+from headrace.broker.security.rules import ANY, Rule
+
+
+class _Names:
+    """The rules of one user on one kind of resource."""
+
+    __slots__ = ("lengths", "literal", "prefixed")
+
+    def __init__(self) -> None:
+        self.literal: dict[str, list[Rule]] = {}
+        self.prefixed: dict[str, list[Rule]] = {}
+        self.lengths: list[int] = []
+        """Of the prefixes, in ascending order."""
+
+    def put(self, rule: Rule) -> None:
+        table = self.prefixed if rule.pattern is Pattern.PREFIXED else self.literal
+        table.setdefault(rule.name, []).append(rule)
+        if rule.pattern is Pattern.PREFIXED:
+            self.lengths = sorted({*self.lengths, len(rule.name)})
+
+    def of(self, name: str) -> Iterator[list[Rule]]:
+        """The rules that are about the resource of that name."""
+        if (rules := self.literal.get(name)) is not None:
+            yield rules
+        if name != ANY and (rules := self.literal.get(ANY)) is not None:
+            yield rules
+        size = len(name)
+        for length in self.lengths:
+            if length > size:
+                return
+            if (rules := self.prefixed.get(name[:length])) is not None:
+                yield rules
+
+    @property
+    def all(self) -> Iterator[Rule]:
+        for table in (self.literal, self.prefixed):
+            for rules in table.values():
+                yield from rules
+
+
+class RuleIndex:
+    """Some rules, as decisions look for them."""
+
+    def __init__(self, rules: Iterable[Rule] = ()) -> None:
+        self._by_user: dict[str, dict[Resource, _Names]] = {}
+        self.has_hosts = False
+        """Whether any rule is about one address: decisions then depend on it."""
+        for rule in rules:
+            self.has_hosts |= rule.host != ANY
+            self._by_user.setdefault(rule.user, {}).setdefault(rule.resource, _Names()).put(rule)
+
+    def _names(self, user: str, resource: Resource) -> list[_Names]:
+        found = (self._by_user.get(each) for each in ((user,) if user == ANY else (user, ANY)))
+        return [rules[resource] for rules in found if rules is not None and resource in rules]
+
+    def decide(self, user: str, host: str, operation: Operation, resource: Resource, name: str) -> Rule | None:
+        """The rule that decides: one that denies before one that allows. None: no rule is about this, and so it is
+        not allowed."""
+        allowing: Rule | None = None
+        for names in self._names(user, resource):
+            for rules in names.of(name):
+                for rule in rules:
+                    if rule.host not in (ANY, host) or not rule.is_for_operation(operation):
+                        continue
+                    if rule.permission is Permission.DENY:
+                        return rule
+                    allowing = allowing or rule
+        return allowing
+
+    def allows_some(self, user: str, host: str, operation: Operation, resource: Resource) -> bool:
+        """Whether there can be a resource of that kind on which the operation is allowed, as Kafka asks it."""
+        allowed: list[Rule] = []
+        denied_prefixes: list[str] = []
+        for names in self._names(user, resource):
+            for rule in names.all:
+                if rule.host not in (ANY, host) or not rule.is_for_operation(operation):
+                    continue
+                if rule.permission is Permission.ALLOW:
+                    allowed.append(rule)
+                elif rule.pattern is Pattern.PREFIXED:
+                    denied_prefixes.append(rule.name)
+                elif rule.name == ANY:
+                    return False
+        prefixes = tuple(denied_prefixes)
+        for rule in allowed:
+            if rule.pattern is Pattern.LITERAL and rule.name != ANY:
+                decided = self.decide(user, host, operation, resource, rule.name)
+                if decided is not None and decided.permission is Permission.ALLOW:
+                    return True
+            elif rule.pattern is Pattern.LITERAL or not rule.name.startswith(prefixes):
+                # Of all names, no finite number of prefixes leaves none.
+                return True
+        return False
