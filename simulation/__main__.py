@@ -122,8 +122,12 @@ def main(
             progress.update(task, advance=1, seed=run.seed, failed=len(failed))
             if len(failed) >= failures:
                 break
-    console.print(crash_table(points))
+    if points.reached:
+        console.print(crash_table(points))
     console.print("  ".join(f"{count} {ending}" for ending, count in sorted(endings.items())))
+    missed = campaign.missed(endings, end - begin) if not failed else {}
+    for name, what in missed.items():
+        console.print(f"too seldom: {name} {what}", style="red", markup=False)
     if trace:
         for run in failed:
             console.print("\n".join([*run.trace, run.failure or ""]), markup=False, soft_wrap=True)
@@ -132,7 +136,7 @@ def main(
     console.print(
         f"{end - begin} seeds, {len(failed)} failed" + (f" (stopped at {failures})" if len(failed) >= failures else "")
     )
-    sys.exit(1 if failed else 0)
+    sys.exit(1 if failed or missed else 0)
 
 
 if __name__ == "__main__":

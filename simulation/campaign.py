@@ -7,10 +7,11 @@ hold is a campaign's own.
 
 from __future__ import annotations
 
+import math
 import random
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Generic, TypeVar
 
@@ -20,6 +21,9 @@ from simulation.life import Life
 from simulation.world import Ending, World
 
 Known = TypeVar("Known")
+
+# So many seeds must show what there are floors for.
+FLOOR_SEEDS = 50
 
 
 @dataclass(slots=True)
@@ -42,6 +46,17 @@ class Campaign(ABC):
     """Crash points that do nothing: a deliberately broken flush, to see that the checks can fail."""
     trace_lines: int = 200
     machines: ClassVar[tuple[str, ...]] = ("localhost",)
+    floors: ClassVar[Mapping[str, float]] = {}
+    """What must have happened in many seeds, for each of them: a fault that never came proves nothing."""
+
+    def missed(self, counts: Mapping[str, int], seeds: int) -> dict[str, str]:
+        """What has happened less often than it must; nothing where the seeds are so few that chance decides."""
+        if seeds < FLOOR_SEEDS:
+            return {}
+        floors = {name: math.ceil(floor * seeds) for name, floor in self.floors.items()}
+        return {
+            name: f"{counts.get(name, 0)} < {floor}" for name, floor in floors.items() if counts.get(name, 0) < floor
+        }
 
     @abstractmethod
     def live(self, world: World) -> Iterator[str]:

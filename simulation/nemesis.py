@@ -25,6 +25,7 @@ from simulation.world import World
 USUAL: Mapping[str, float] = {
     "kill": 2,
     "power_cut": 2,
+    "power_cut_all": 1,
     "pause": 3,
     "cut": 3,
     "cut_one_way": 3,
@@ -77,6 +78,8 @@ class Nemesis:
         self._rng = world.stream("nemesis")
         # In the order in which they began: a set would have another in every run.
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self.lost: set[str] = set()
+        """Machines that never return."""
         self._supervisors = {name: asyncio.ensure_future(self._supervise(name)) for name in nodes}
         self._before_start: dict[str, Callable[[], None]] = {}
         self._disk_backups: dict[str, Storage] = {}
@@ -130,6 +133,13 @@ class Nemesis:
         running = self._running()
         return self._rng.choice(running) if running else None
 
+    def _expendable(self) -> Machine | None:
+        """A node whose disk, or all of it, may be lost."""
+        return self._node()
+
+    def _lose(self, node: Machine) -> None:
+        """What is on the disk of a node is about to be lost."""
+
     def _link(self) -> tuple[str, str]:
         source, target = self._rng.sample(self._places, 2)
         return source, target
@@ -148,6 +158,14 @@ class Nemesis:
         if node := self._node():
             node.power_cut()
 
+    async def _power_cut_all(self) -> None:
+        """Every node at once: what no device has is nowhere any more."""
+        running = self._running()
+        if len(running) > 1:
+            self._world.counts["power cut of all"] += 1
+        for node in running:
+            node.power_cut()
+
     async def _pause(self) -> None:
         if node := self._node():
             await self._pause_for(node, 3.0)
@@ -161,13 +179,13 @@ class Nemesis:
 
     async def _lose_machine(self) -> None:
         """One never returns; of these there may be fewer than half."""
-        node = self._node()
-        if node is not None and 2 * (len(self._nodes) - len(self._supervisors) + 1) < len(self._nodes):
-            supervisor = self._supervisors.pop(node.name, None)
-            if supervisor is not None:
-                supervisor.cancel()
-                node.power_cut()
-                node.count("lost machine")
+        node = self._expendable()
+        if node is not None and 2 * (len(self.lost) + 1) < len(self._nodes):
+            self._lose(node)
+            self.lost.add(node.name)
+            self._supervisors.pop(node.name).cancel()
+            node.power_cut()
+            node.count("lost machine")
 
     # Links.
 
@@ -248,13 +266,15 @@ class Nemesis:
             node.repair_disk()
 
     async def _wipe_disk(self) -> None:
-        if node := self._node():
+        if node := self._expendable():
+            self._lose(node)
             self._before_start[node.name] = node.wipe_disk
             node.power_cut()
 
     async def _restore_disk(self) -> None:
-        node = self._node()
+        node = self._expendable()
         if node is not None and (backup := self._disk_backups.get(node.name)) is not None:
+            self._lose(node)
             self._before_start[node.name] = lambda: node.restore_disk(backup)
             node.power_cut()
 

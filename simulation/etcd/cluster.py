@@ -38,6 +38,8 @@ class EtcdCluster:
         self.rng = world.stream("etcd")
         self.id = self._number("cluster")
         self.term = 1
+        self.late: set[int] = set()
+        """Revisions that requests made whose clients had given up."""
         self.changed: dict[Signal, None] = {}
         """What each watch waits for."""
         self._members = {name: Member(self, world.machines[name], self._number(name)) for name in names}

@@ -147,7 +147,10 @@ class Member:
             await asyncio.sleep(rng.uniform(0, 2 * faults.late_s))
             counts["etcd late, given up" if reader.at_eof() else "etcd late"] += 1
         await self._find_leader()
+        revision = self._etcd.store.revision
         answer = self._apply(path, fields)
+        if reader.at_eof() and self._etcd.store.revision > revision:
+            self._etcd.late.add(self._etcd.store.revision)
         if rng.random() < faults.answer_lost:
             counts["etcd answer lost"] += 1
             await self._hang()

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import ClassVar
 from uuid import UUID
 
 from headrace.cluster.changes import new_group
+from headrace.cluster.node import Node
 from headrace.cluster.records import Cluster, Record
 from headrace.log.group_frames import HEADER_BYTES, Position, group_number
-from headrace.log.replicated_journal import read_chain
+from headrace.log.replicated_journal import ReplicatedJournal, read_chain
 from headrace.runtime import Runtime
 from simulation.campaign import Campaign
 from simulation.etcd.cluster import EtcdCluster
+from simulation.group.changes import count_changes
 from simulation.group.history import GroupHistory
 from simulation.group.replica import GROUP, KEYS, Replica, start_node
 from simulation.history import require
@@ -26,6 +28,7 @@ from simulation.world import World
 NODES = ("a", "b", "c")
 FAULTY_S = 35.0
 SETTLED_S = 20.0
+STEP_S = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +56,8 @@ class GroupRun:
         self._min_isr = min_isr
         self._etcd = EtcdCluster(self.world, ("etcd",))
         self._replicas: dict[str, Replica] = {}
+        self._living: list[str] = []
+        self._journals: list[ReplicatedJournal] = []
 
     async def scenario(self, seconds: float) -> None:
         """Raises Violation."""
@@ -63,7 +68,10 @@ class GroupRun:
         await nemesis.run(seconds)
         nemesis.end_faults()
         self._calm()
+        self._living = [name for name in NODES if name not in nemesis.lost]
         await self._finish()
+        self.world.counts += count_changes(self._etcd, KEYS.group(GROUP), GROUP)
+        self.world.counts["truncation"] += sum(each.truncations for each in self._journals)
 
     def _calm(self) -> None:
         self.history.is_calm = True
@@ -73,8 +81,23 @@ class GroupRun:
 
     async def _finish(self) -> None:
         """Wait until everything is well again, and check that it is."""
-        await asyncio.sleep(SETTLED_S)
+        await self._until(self._is_settled, SETTLED_S)
         self._check()
+
+    async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
+        """Wait until something holds, for so long at most."""
+        end = self.world.time + seconds
+        while not condition() and self.world.time < end:  # noqa: ASYNC110
+            await asyncio.sleep(STEP_S)
+
+    def _is_settled(self) -> bool:
+        leader = self._leader()
+        return leader is not None and leader.group is not None and len(leader.group.isr) == len(self._living)
+
+    def _leader(self) -> Node | None:
+        """The node that serves, the newest of them if an old one does not know yet."""
+        nodes = [self._replicas[name].node for name in self._living if name in self._replicas]
+        return max((node for node in nodes if node.serves), key=lambda node: node.journal.last, default=None)
 
     def _put(self, key: str, record: Record) -> None:
         store = self._etcd.store
@@ -89,19 +112,22 @@ class GroupRun:
         if node is None:
             self.world.counts["start refused"] += 1
             return
+        self._journals.append(node.journal)
         replica = Replica(name, node, self.history, rng, lambda: machine.alive and self._replicas[name] is replica)
         self._replicas[name] = replica
         await replica.run()
 
     def _check(self) -> None:
-        serving = [name for name, replica in self._replicas.items() if replica.node.serves]
-        require(bool(serving), "no node leads, although nothing is wrong any more")
-        leader = max(serving, key=lambda name: self._replicas[name].node.leadership.epoch)  # type: ignore[union-attr]
-        group = self._replicas[leader].node.group
-        assert group is not None
-        require(len(group.isr) == len(NODES), f"in sync are {group.isr}, although every node lives")
-        for name in NODES:
+        self._check_leader()
+        for name in self._living:
             self.history.check(name, read_log(self.world.machines[name]))
+
+    def _check_leader(self) -> None:
+        leader = self._leader()
+        require(leader is not None, "no node leads, although nothing is wrong any more")
+        assert leader is not None
+        assert leader.group is not None
+        require(len(leader.group.isr) == len(self._living), f"in sync are {leader.group.isr}, but {self._living} live")
 
 
 def read_log(machine: Machine) -> dict[int, tuple[Position, bytes]]:

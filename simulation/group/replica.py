@@ -6,15 +6,19 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from headrace.cluster import identity
-from headrace.cluster.errors import EtcdError, StartRefused
+from headrace.cluster.changes import configure
+from headrace.cluster.errors import ChangeRefused, EtcdError, StartRefused
 from headrace.cluster.etcd import Etcd
 from headrace.cluster.node import Node, NodeSettings
 from headrace.cluster.records import Incarnation, Keys
 from headrace.cluster.records import Node as NodeRecord
+from headrace.cluster.swaps import change_group
 from headrace.errors import CorruptLog, NotLeading, TransferFailed
 from headrace.log.group_frames import header_of, payload_of
 from headrace.log.journal import FOLDER
@@ -126,7 +130,8 @@ class Replica:
 
 
 async def operate(node: Node, rng: random.Random, counts: Counter[str], is_calm: Callable[[], bool]) -> None:
-    """Ask for transfers now and then, until the node is to stop."""
+    """Ask for transfers and change min_isr now and then, until the node is to stop."""
+    etcd = Etcd([ETCD])
     while True:
         await asyncio.sleep(rng.expovariate(1 / OPERATOR_S))
         if is_calm():
@@ -134,6 +139,9 @@ async def operate(node: Node, rng: random.Random, counts: Counter[str], is_calm:
         if rng.random() < 0.1:
             counts["retired"] += 1
             return
+        if rng.random() < 0.2:
+            with suppress(EtcdError, ChangeRefused):
+                await change_group(etcd, KEYS.group(GROUP), partial(configure, min_isr=rng.choice((1, 2))))
         if not node.serves:
             continue
         try:

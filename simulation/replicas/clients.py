@@ -16,15 +16,17 @@ from headrace.cluster.replica import Replica, Role
 from headrace.errors import AppendRefused, CorruptLog, HeadraceError
 from headrace.format import records
 from headrace.format.batch import batches_in
-from headrace.log.interface import Partition, TopicSettings, Write
+from headrace.log.interface import Durability, Partition, TopicSettings, Write
 from headrace.log.settings import LogSettings
 from headrace.runtime import Runtime
 from simulation.group.replica import ETCD, GROUP, KEYS, PORT, SETTINGS, operate
 from simulation.replicas.history import LogHistory
 
-TOPICS = {"one": 1, "many": 3}
+TOPICS = {"one": 1, "many": 3, "fast": 1}
 SMALL = LogSettings(checkpoint_ms=1_500, retention_check_ms=2_000, journal_bytes=20_000, tail_bytes=20_000)
 SEGMENTS = TopicSettings(segment_bytes=4_000)
+# As durable as the others, in a group.
+ASYNC = replace(SEGMENTS, durability=Durability.ASYNC)
 READ_BYTES = 2_000
 # A journal so small that a node which is away for some seconds must copy, and so slowly that much happens meanwhile.
 SMALL_NODE = replace(SETTINGS, journal_max_bytes=20_000, copy_bytes_per_second=200_000)
@@ -155,7 +157,8 @@ class Clients:
             try:
                 missing = [name for name in TOPICS if name not in log.topics]
                 if missing:
-                    await log.create(missing[0], TOPICS[missing[0]], {}, SEGMENTS)
+                    settings = ASYNC if missing[0] == "fast" else SEGMENTS
+                    await log.create(missing[0], TOPICS[missing[0]], {}, settings)
                     self._history.counts["created"] += 1
                 elif self._rng.random() < 0.3:
                     partition = self._rng.choice(log.topics["many"].partitions)

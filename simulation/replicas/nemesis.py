@@ -1,4 +1,5 @@
-"""Disks that are wiped, and disks that are put back to an earlier state, as far as a group can live with that."""
+"""Disks that are wiped or put back to an earlier state, and machines that never return, as far as a group can live with
+that."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from simulation.group.replica import GROUP, KEYS
 from simulation.machine import Machine
 from simulation.nemesis import USUAL, Nemesis
 
-FAULTS = {**USUAL, "wipe_disk": 1.5, "restore_disk": 1.5}
+# Swaps are few: requests that come late are many, so that some of them are swaps.
+FAULTS = {**USUAL, "delay_requests": 5, "wipe_disk": 1.5, "restore_disk": 1.5, "lose_machine": 0.5}
 
 
 class DiskNemesis(Nemesis):
@@ -17,19 +19,6 @@ class DiskNemesis(Nemesis):
         super().__init__(*arguments, faults=FAULTS, **options)  # type: ignore[arg-type]
         # The directories that nodes had before their disks were taken away.
         self._lost: dict[str, str | None] = {}
-
-    async def _wipe_disk(self) -> None:
-        if (node := self._expendable()) is not None:
-            self._lose(node)
-            self._before_start[node.name] = node.wipe_disk
-            node.power_cut()
-
-    async def _restore_disk(self) -> None:
-        node = self._expendable()
-        if node is not None and (backup := self._disk_backups.get(node.name)) is not None:
-            self._lose(node)
-            self._before_start[node.name] = lambda: node.restore_disk(backup)
-            node.power_cut()
 
     def _lose(self, node: Machine) -> None:
         self._lost[node.name] = self._directory_of(node.name)
