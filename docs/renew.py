@@ -1,10 +1,12 @@
-"""Renew the tables that come from the code, in configuration.md, kafka.md and rocketmq.md: `make docs`."""
+"""Renew the tables that come from the code, in configuration.md, kafka.md, rest-api.md and rocketmq.md: `make docs`."""
 
 from pathlib import Path
 
 from rocketmq_requests import requests_table, rpcs_table
 
 from headrace.config import settings_table
+from headrace.doors.http.api.openapi import table
+from headrace.doors.http.api.routes import ENDPOINTS
 from headrace.doors.kafka.registry import versions_table
 
 
@@ -19,5 +21,6 @@ def renew(page: str, name: str, table: str) -> None:
 
 renew("configuration.md", "settings", settings_table())
 renew("kafka.md", "versions", versions_table())
+renew("rest-api.md", "routes", table(ENDPOINTS))
 renew("rocketmq.md", "requests", requests_table())
 renew("rocketmq.md", "rpcs", rpcs_table())

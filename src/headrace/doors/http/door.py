@@ -7,7 +7,7 @@ from functools import partial
 from headrace.addresses import format_address
 from headrace.doors.door import DoorContext, open_listener
 from headrace.doors.http.api.handlers import pages
-from headrace.doors.http.api.routes import RestApi
+from headrace.doors.http.api.routes import DOCUMENT, RestApi
 from headrace.doors.http.server.listener import BODY_MAX_BYTES, Listener
 from headrace.doors.http.server.messages import Request, Response
 from headrace.doors.http.settings import HttpSettings
@@ -59,6 +59,6 @@ class HttpDoor:
         await self.listener.stop()
 
     async def _answer(self, request: Request) -> Response:
-        if request.path.startswith(("/v1/", "/topics/")):
+        if request.path.startswith(("/v1/", "/topics/")) or request.path == DOCUMENT:
             return await self._api.answer(request)
         return await pages.answer(self._pages, request)

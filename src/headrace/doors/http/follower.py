@@ -1,16 +1,18 @@
 """The HTTP door of a node that follows: what there is to know of this node, and the way to the leader for all else.
 
-`/healthz`, `/readyz`, `/metrics` and `/v1/cluster` are of this node. Every other request is answered with 307 to the
-same path at the leader, which clients follow with the same method and body; or with 503 while no other node leads.
+`/healthz`, `/readyz`, `/metrics`, `/openapi.json` and `/v1/cluster` are of this node. Every other request is answered
+with 307 to the same path at the leader, which clients follow with the same method and body; or with 503 while no other
+node leads.
 """
 
 from __future__ import annotations
 
 from urllib.parse import quote
 
-from headrace.doors.http.api.handlers.cluster import PATH, leader_url
+from headrace.doors.http.api.handlers.cluster import leader_url
 from headrace.doors.http.api.handlers.pages import PAGES
 from headrace.doors.http.api.responses import json_response
+from headrace.doors.http.api.routes import LOCAL
 from headrace.doors.http.door import HttpDoor
 from headrace.doors.http.server.messages import Headers, Request, Response
 
@@ -23,7 +25,7 @@ class HttpFollowerDoor(HttpDoor):
     """HTTP in front of a standby."""
 
     async def _answer(self, request: Request) -> Response:
-        if request.path in PAGES or request.path == PATH:
+        if request.path in PAGES or request.path in LOCAL:
             return await super()._answer(request)
         url = leader_url(self._broker.membership, tls=self.settings.http_tls)
         if url is None:

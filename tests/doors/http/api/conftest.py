@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.device import Device
+from tests.doors.http.api.described import check_answer
 from tests.waiting import until
 
 from headrace.addresses import parse_address
@@ -69,6 +70,7 @@ class Served:
             response = connection.getresponse()
             raw = response.read()
             assert response.headers["Content-Type"] == "application/json", raw
+            check_answer(method, path, response.status, raw)
             return response.status, json.loads(raw) if raw else None
         finally:
             connection.close()

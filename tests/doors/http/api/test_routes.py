@@ -14,11 +14,13 @@ from tests.longer import examples
 
 from headrace.broker.broker import Broker
 from headrace.config import Config
-from headrace.doors.http.api.routes import ROUTES, RestApi
+from headrace.doors.http.api.operations import paths_of
+from headrace.doors.http.api.routes import ENDPOINTS, RestApi
 from headrace.doors.http.server.messages import Request
 from headrace.format import records
 from headrace.server import Server
 
+PATHS = paths_of(ENDPOINTS)
 METHODS = ("GET", "HEAD", "PUT", "PATCH", "POST", "DELETE", "OPTIONS", "")
 WORDS = ("orders", "mail", "orders.mail.dead", "none", "", "..", "#ephemeral", "a b", "\N{SNOWMAN}", "x" * 300)
 FIELDS = (
@@ -41,7 +43,7 @@ queries = st.lists(
 
 @st.composite
 def paths(draw: st.DrawFn) -> str:
-    path = draw(st.sampled_from(list(ROUTES)))
+    path = draw(st.sampled_from(list(PATHS)))
     return "/".join(draw(st.sampled_from(WORDS)) if each.startswith("{") else each for each in path.split("/"))
 
 
@@ -156,7 +158,7 @@ def _stored(broker: Broker) -> tuple[int, int]:
 
 def test_every_route_says_what_it_takes(running: tuple[asyncio.Runner, Broker]):
     runner, broker = running
-    for route, handlers in ROUTES.items():
+    for route, handlers in PATHS.items():
         path = "/".join("x" if each.startswith("{") else each for each in route.split("/"))
         response = runner.run(RestApi(broker).answer(Request("TRACE", path, "", b"")))
         assert response.status == 405

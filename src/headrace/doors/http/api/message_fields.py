@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.doors.http.api.errors import bad_request
 from headrace.doors.http.api.fields import Fields
+from headrace.doors.http.api.schemas import Shape, array, bytes_fields, given_bytes, object_of, text
 from headrace.doors.http.server.messages import HttpError
+
+HEADER = object_of({"name": text()}, bytes_fields("value"))
+MESSAGE_FIELDS: Mapping[str, Shape] = {
+    **bytes_fields("key"),
+    **bytes_fields("value"),
+    "headers": array(HEADER, "In their order; names may repeat. Left out where there are none."),
+}
+"""A message in an answer."""
+MESSAGE_BODY: Mapping[str, Shape] = {
+    **given_bytes("key"),
+    **given_bytes("value"),
+    "headers": array(object_of({"name": text()}, given_bytes("value"))),
+}
+"""A message in a request."""
 
 # The other clients wait while a request is taken apart: about a quarter of a second for so many.
 MESSAGES_MAX = 10_000

@@ -1,4 +1,7 @@
-"""The routes under `/v1`, and under `/topics`, the short road for publishers. They speak JSON."""
+"""The routes under `/v1`, and under `/topics`, the short road for publishers. They speak JSON.
+
+Each is declared beside its handler (`operations.py`). `/openapi.json` describes them all.
+"""
 
 from __future__ import annotations
 
@@ -9,45 +12,21 @@ from typing import cast
 from headrace.broker.broker import Broker
 from headrace.doors.http.api import errors
 from headrace.doors.http.api.handlers import cluster, half, publish, queues, redrive, search, timers
-from headrace.doors.http.api.responses import json_response
+from headrace.doors.http.api.openapi import document
+from headrace.doors.http.api.operations import endpoints_of, paths_of
+from headrace.doors.http.api.responses import JSON, Names, json_response
 from headrace.doors.http.server.listener import BODY_MAX_BYTES
 from headrace.doors.http.server.messages import HttpError, Request, Response
-from headrace.doors.http.server.routing import Route, Router
+from headrace.doors.http.server.routing import Handler, Route, Router
 from headrace.errors import HeadraceError, NotEnoughReplicas, NotLeading
 
-QUEUE = "/v1/topics/{topic}/queues/{queue}"
-ROUTES = {
-    cluster.PATH: {"GET": cluster.show_cluster},
-    "/v1/queues": {"GET": queues.list_queues},
-    "/v1/topics/{topic}/messages": {"POST": publish.publish_json},
-    "/topics/{topic}": {"POST": publish.publish_body},
-    "/v1/topics/{topic}/search": {"GET": search.search},
-    "/v1/topics/{topic}/queues": {"GET": queues.list_queues_of_topic},
-    QUEUE: {
-        "GET": queues.show_queue,
-        "PUT": queues.create_queue,
-        "PATCH": queues.change_queue,
-        "DELETE": queues.delete_queue,
-    },
-    QUEUE + "/pause": {"POST": queues.pause_queue},
-    QUEUE + "/unpause": {"POST": queues.pause_queue},
-    QUEUE + "/empty": {"POST": queues.empty_queue},
-    QUEUE + "/peek": {"GET": queues.peek_queue},
-    "/v1/timers": {"GET": timers.list_timers},
-    "/v1/timers/{id}": {"DELETE": timers.cancel_timer},
-    "/v1/redrive": {"POST": redrive.redrive},
-    "/v1/half": {"GET": half.list_half, "POST": half.prepare},
-    # Before the ids, none of which is that word.
-    "/v1/half/checks": {"GET": half.poll_checks},
-    "/v1/half/{id}": {"GET": half.show_half},
-    "/v1/half/{id}/commit": {"POST": half.commit},
-    "/v1/half/{id}/rollback": {"POST": half.roll_back},
-}
-# Their bodies may carry a message.
-LARGE = ("/v1/topics/{topic}/messages", "/topics/{topic}", "/v1/half")
+DOCUMENT = "/openapi.json"
+# Whatever has endpoints, in the order of the documentation.
+MODULES = (publish, search, queues, redrive, timers, half, cluster)
+ENDPOINTS = tuple(endpoints_of(*MODULES))
+# What a node that follows answers for itself.
+LOCAL = frozenset((DOCUMENT, *(each.operation.path for each in ENDPOINTS if each.operation.is_local)))
 
-# Their bodies may be anything.
-ANY_MEDIA = ("/topics/{topic}",)
 FORM = "application/x-www-form-urlencoded"
 
 
@@ -66,28 +45,49 @@ class RestApi(Router):
     """The routes over a broker."""
 
     def __init__(self, broker: Broker, *, tls: bool = False) -> None:
-        routes = {
-            path: {method: partial(handler, broker) for method, handler in handlers.items()}
-            for path, handlers in ROUTES.items()
+        paths = paths_of(ENDPOINTS)
+        routes: dict[str, dict[str, Handler]] = {
+            path: {method: partial(endpoint.handle, broker) for method, endpoint in endpoints.items()}
+            for path, endpoints in paths.items()
         }
+        routes[DOCUMENT] = {"GET": self._describe}
         super().__init__("http", routes, broker.metrics)
         self._group = broker.membership
         self._tls = tls
+        self._large = {each.operation.path for each in ENDPOINTS if each.operation.is_large}
+        self._any_media = {each.operation.path for each in ENDPOINTS if each.operation.body_type != JSON}
+        # Of those that do not look at their parameters themselves.
+        self._parameters = {
+            (each.operation.method, each.operation.path): [query.name for query in each.operation.query]
+            for each in ENDPOINTS
+            if not each.operation.is_large
+        }
+        self._document = b""
+
+    async def _describe(self, request: Request, names: Names) -> Response:
+        self._document = self._document or await document(ENDPOINTS)
+        return Response(self._document, JSON)
 
     def label(self, route: Route | None, method: str) -> str:
         return f"{method} {route.path}" if route is not None and method in route.handlers else ""
 
     def arguments(self, request: Request, route: Route, names: dict[str, str]) -> Mapping[str, str]:
-        if len(request.body) > BODY_MAX_BYTES and route.path not in LARGE:
+        if len(request.body) > BODY_MAX_BYTES and route.path not in self._large:
             message = f"the body has more than the {BODY_MAX_BYTES} bytes that it may have"
             raise HttpError(413, "RequestTooLarge", message)
-        if request.method not in ("GET", "HEAD") and route.path not in ANY_MEDIA:
+        if request.method not in ("GET", "HEAD") and route.path not in self._any_media:
             check_json(request)
+        known = self._parameters.get((request.method, route.path))
+        if request.query and known is not None:
+            for name in request.parameters():
+                if name not in known:
+                    listed = ", ".join(known) or "none"
+                    raise errors.bad_request(f"there is no parameter {name!r} here; those known are: {listed}")
         return names
 
     def reject(self, request: Request, route: Route | None) -> Response:
         if route is None:
-            message = f"there is no {request.path} here; docs/queues-managing.md lists what there is"
+            message = f"there is no {request.path} here; {DOCUMENT} lists what there is"
             raise HttpError(404, "UnknownPath", message)
         message = f"{request.path} takes {' and '.join(route.methods)}, not {request.method}"
         raise HttpError(405, "MethodNotAllowed", message, (("Allow", ", ".join(route.methods)),))

@@ -32,24 +32,56 @@ class Route(NamedTuple):
         """What it can be asked by. HEAD is GET without the body, which the codec leaves out."""
         return [*self.handlers, *(["HEAD"] if "GET" in self.handlers else [])]
 
-    def match(self, segments: list[str]) -> dict[str, str] | None:
-        """What the names in braces stand for in a path; None where it does not fit."""
-        if len(segments) != len(self.segments):
-            return None
-        names = {}
-        for expected, given in zip(self.segments, segments, strict=True):
-            if expected.startswith("{"):
-                names[expected[1:-1]] = given
-            elif expected != given:
-                return None
-        return names
+    def names(self, segments: list[str]) -> dict[str, str]:
+        """What the names in braces stand for in a path that fits."""
+        return {
+            expected[1:-1]: given
+            for expected, given in zip(self.segments, segments, strict=True)
+            if expected.startswith("{")
+        }
+
+
+class Branch:
+    """The routes that begin with the same segments."""
+
+    __slots__ = ("by_word", "named", "route")
+
+    def __init__(self) -> None:
+        self.by_word: dict[str, Branch] = {}
+        self.named: Branch | None = None
+        """Where the next segment is a name in braces."""
+        self.route: Route | None = None
+        """The one that ends here."""
+
+    def grow(self, segment: str) -> Branch:
+        """The branch for a next segment."""
+        if not segment.startswith("{"):
+            return self.by_word.setdefault(segment, Branch())
+        self.named = self.named or Branch()
+        return self.named
+
+    def find(self, segments: list[str], depth: int = 0) -> Route | None:
+        """The route of a path, from its segment of that number on."""
+        if depth == len(segments):
+            return self.route
+        below = self.by_word.get(segments[depth])
+        found = None if below is None else below.find(segments, depth + 1)
+        if found is None and self.named is not None:
+            found = self.named.find(segments, depth + 1)
+        return found
 
 
 class Router:
-    """An API by its routes: the first one that fits a path counts."""
+    """An API by its routes. Where several fit a path, a word counts before a name in braces."""
 
     def __init__(self, door: str, routes: Routes, metrics: Metrics) -> None:
         self.routes = [Route(path, path.split("/"), handlers) for path, handlers in routes.items()]
+        self._tree = Branch()
+        for route in self.routes:
+            branch = self._tree
+            for segment in route.segments:
+                branch = branch.grow(segment)
+            branch.route = route
         self._door = door
         self._metrics = metrics
 
@@ -77,11 +109,8 @@ class Router:
 
     def _find(self, path: str) -> tuple[Route | None, dict[str, str]]:
         segments = path.split("/")
-        for route in self.routes:
-            names = route.match(segments)
-            if names is not None:
-                return route, names
-        return None, {}
+        route = self._tree.find(segments)
+        return route, {} if route is None else route.names(segments)
 
     # --- what an API overrides ----------------------------------------------------------------------------------------
 

@@ -8,17 +8,44 @@ from __future__ import annotations
 
 from headrace.broker.broker import Broker
 from headrace.broker.membership import Membership
-from headrace.doors.http.api.fields import Fields
+from headrace.doors.http.api.operations import Operation
 from headrace.doors.http.api.responses import Answer, Names
+from headrace.doors.http.api.schemas import Named, array, decimal, flag, integer, mapping, nullable, object_of, text
 from headrace.doors.http.server.messages import Headers, Request
 from headrace.version import VERSION
 
 PATH = "/v1/cluster"
 
 
+GROUP = Named(
+    "NodeGroup",
+    object_of(
+        {
+            "role": text(choices=("leader", "follower")),
+            "leader": nullable(integer("The node that leads.")),
+            "epoch": integer("Raised with each leader."),
+            "replicas": array(integer()),
+            "isr": array(integer(), "The nodes that are in sync."),
+            "elr": array(integer(), "Those that were when fewer than `min_insync_replicas` were left."),
+            "min_insync_replicas": integer(),
+            "lag_seconds": mapping(decimal(), "By node, and only where this one leads."),
+            "etcd_reached": flag("Whether what is shown is not late."),
+            "nodes": mapping(object_of({"rack": text(), "addresses": mapping(text())})),
+        }
+    ),
+)
+CLUSTER = Named("Cluster", object_of({"cluster_id": text(), "node_id": integer(), "version": text()}, {"group": GROUP}))
+
+
+@Operation(
+    "GET",
+    PATH,
+    "Shows which cluster this is and, in a group, how its nodes stand as this one sees it.",
+    answer=CLUSTER,
+    command="cluster status",
+    is_local=True,
+)
 async def show_cluster(broker: Broker, request: Request, names: Names) -> Answer:
-    """GET /v1/cluster."""
-    Fields.of_query(request).end()
     shown: dict[str, object] = {"cluster_id": broker.cluster_id, "node_id": broker.node_id, "version": VERSION}
     if broker.log.is_replicated:
         shown["group"] = describe(broker.membership)

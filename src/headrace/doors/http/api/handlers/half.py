@@ -7,9 +7,12 @@ from typing import Any
 from headrace.broker.broker import Broker
 from headrace.broker.prepared import Check, PreparedStatus, State
 from headrace.doors.http.api.fields import Fields
-from headrace.doors.http.api.message_fields import bytes_of, headers_of, put_message
+from headrace.doors.http.api.message_fields import MESSAGE_BODY, MESSAGE_FIELDS, bytes_of, headers_of, put_message
+from headrace.doors.http.api.operations import Operation, Query, after_query, limit_query, text_query
 from headrace.doors.http.api.responses import Answer, Names, json_response
+from headrace.doors.http.api.schemas import Named, Shape, array, flag, integer, nullable, object_of, text
 from headrace.doors.http.server.messages import Request
+from headrace.errors import BatchTooLarge, HalfDecided, HalfFull, InvalidHalf, TopicFull, UnknownHalf, UnknownTopic
 
 LIST_DEFAULT = 100
 LIST_MAX = 1_000
@@ -20,8 +23,45 @@ WAIT_DEFAULT_MS = 10_000
 WAIT_MAX_MS = 30_000
 
 
+DECIDING = (InvalidHalf, UnknownHalf, HalfDecided)
+PREPARED: dict[str, Shape] = {
+    "topic": text(),
+    "partition": nullable(integer("Null: as its key says, at the commit.")),
+    "group": text("The producer group."),
+    "prepared_ms": integer(),
+    "checks": integer("Rounds of check-back so far."),
+}
+STATUS = Named(
+    "HalfMessage",
+    object_of(
+        {"id": text(), "state": text(choices=tuple(State))},
+        {
+            **PREPARED,
+            "offset": integer("Where a committed message is."),
+            "given_up": flag("The broker decided it, or parked it."),
+            "timeout_ms": integer(),
+            "next_check_ms": nullable(integer()),
+            **MESSAGE_FIELDS,
+        },
+    ),
+)
+CHECK = object_of({"id": text(), **PREPARED}, MESSAGE_FIELDS)
+
+
+@Operation(
+    "POST",
+    "/v1/half",
+    "Prepares a message, which no consumer sees until it is committed.",
+    body=object_of(
+        {"topic": text(), "group": text("The producer group that is asked for the outcome.")},
+        {**MESSAGE_BODY, "partition": integer(least=-1), "timeout_ms": integer("When it is first asked about.", 0)},
+    ),
+    answer=object_of({"id": text(), "state": text()}),
+    status=201,
+    errors=(UnknownTopic, InvalidHalf, BatchTooLarge, HalfFull, TopicFull),
+    is_large=True,
+)
 async def prepare(broker: Broker, request: Request, names: Names) -> Answer:
-    """POST /v1/half"""
     fields = Fields.of_body(request.body)
     topic = fields.text("topic")
     group = fields.text("group")
@@ -37,21 +77,43 @@ async def prepare(broker: Broker, request: Request, names: Names) -> Answer:
     return json_response({"id": id, "state": State.PREPARED}, 201)
 
 
+@Operation(
+    "POST",
+    "/v1/half/{id}/commit",
+    "Commits a half message: consumers see it.",
+    body=object_of({}),
+    answer=STATUS,
+    errors=(*DECIDING, UnknownTopic),
+    command="half commit ID",
+)
 async def commit(broker: Broker, request: Request, names: Names) -> Answer:
-    """POST /v1/half/{id}/commit"""
     Fields.of_body(request.body).end()
     return _standing(await broker.prepared.commit(names["id"]))
 
 
+@Operation(
+    "POST",
+    "/v1/half/{id}/rollback",
+    "Rolls a half message back: no consumer ever sees it.",
+    body=object_of({}),
+    answer=STATUS,
+    errors=DECIDING,
+    command="half rollback ID",
+)
 async def roll_back(broker: Broker, request: Request, names: Names) -> Answer:
-    """POST /v1/half/{id}/rollback"""
     Fields.of_body(request.body).end()
     return _standing(await broker.prepared.rollback(names["id"]))
 
 
+@Operation(
+    "GET",
+    "/v1/half/{id}",
+    "Shows a half message.",
+    answer=STATUS,
+    errors=(InvalidHalf, UnknownHalf),
+    command="half show ID",
+)
 async def show_half(broker: Broker, request: Request, names: Names) -> Answer:
-    """GET /v1/half/{id}"""
-    Fields.of_query(request).end()
     standing, message = await broker.prepared.show(names["id"])
     shown = _standing(standing)
     if message is not None:
@@ -59,8 +121,28 @@ async def show_half(broker: Broker, request: Request, names: Names) -> Answer:
     return shown
 
 
+@Operation(
+    "GET",
+    "/v1/half",
+    "Lists undecided messages, the oldest first.",
+    query=(
+        text_query("topic", "Only those of this topic."),
+        text_query("group", "Only those of this producer group."),
+        limit_query(LIST_DEFAULT, LIST_MAX),
+        after_query(),
+    ),
+    answer=object_of(
+        {
+            "half": array(STATUS),
+            "next": nullable(text("Where to go on.")),
+            "pending": integer("Undecided messages of all topics."),
+            "parked": integer("Of these, those that were given up and are kept."),
+        }
+    ),
+    errors=(UnknownTopic,),
+    command="half list",
+)
 async def list_half(broker: Broker, request: Request, names: Names) -> Answer:
-    """GET /v1/half?topic=&group=&limit=&after="""
     fields = Fields.of_query(request)
     topic = fields.text("topic")
     group = fields.text("group")
@@ -78,8 +160,20 @@ async def list_half(broker: Broker, request: Request, names: Names) -> Answer:
     }
 
 
+@Operation(
+    "GET",
+    "/v1/half/checks",
+    "Waits until messages of a producer group are to be checked.",
+    query=(
+        text_query("group", "The producer group.", required=True),
+        Query("wait_ms", integer("How long to wait for the first.", 0, WAIT_MAX_MS, WAIT_DEFAULT_MS)),
+        limit_query(CHECKS_DEFAULT, CHECKS_MAX),
+    ),
+    answer=object_of({"checks": array(CHECK)}),
+    errors=(InvalidHalf,),
+    command="half checks GROUP",
+)
 async def poll_checks(broker: Broker, request: Request, names: Names) -> Answer:
-    """GET /v1/half/checks?group=&wait_ms=&limit="""
     fields = Fields.of_query(request)
     group = fields.text("group")
     wait_ms = fields.number("wait_ms", WAIT_DEFAULT_MS, 0, WAIT_MAX_MS)

@@ -9,7 +9,7 @@ CloudEvents, alone or many).
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -20,11 +20,39 @@ from headrace.broker.security import Session
 from headrace.doors.http.api import cloudevents
 from headrace.doors.http.api.errors import bad_request
 from headrace.doors.http.api.fields import Fields
-from headrace.doors.http.api.message_fields import bytes_of, check_count, headers_of, value_of
+from headrace.doors.http.api.message_fields import (
+    MESSAGE_BODY,
+    MESSAGES_MAX,
+    bytes_of,
+    check_count,
+    headers_of,
+    value_of,
+)
+from headrace.doors.http.api.operations import Operation, Refusal, text_query
 from headrace.doors.http.api.responses import Answer, Names
-from headrace.doors.http.api.times import due_of
+from headrace.doors.http.api.schemas import (
+    Shape,
+    anything,
+    array,
+    decimal,
+    either,
+    flag,
+    integer,
+    nullable,
+    object_of,
+    text,
+)
+from headrace.doors.http.api.times import DELAY_HELP, TIME_HELP, due_of
 from headrace.doors.http.server.messages import HttpError, Request
-from headrace.errors import InvalidDelay, UnknownPartition
+from headrace.errors import (
+    BatchTooLarge,
+    InvalidDelay,
+    InvalidRecords,
+    InvalidTopic,
+    TopicFull,
+    UnknownPartition,
+    UnknownTopic,
+)
 
 DEDUPLICATION_ID = HEADER.decode()
 PARTITION_MAX = (1 << 31) - 1
@@ -34,14 +62,53 @@ UNTYPED = "application/x-www-form-urlencoded"
 CONTENT_TYPE = "content-type"
 # A request's headers that are the message's own, too: a trace goes on in the message.
 PASSED_ON = ("traceparent", "tracestate")
-OPTIONS = ("key", "partition", "delay", "deliver_at", "dedup_id")
+PARAMETERS: Mapping[str, str] = {
+    "key": "The key.",
+    "partition": "The partition; by default as the key says.",
+    "delay": DELAY_HELP,
+    "deliver_at": TIME_HELP,
+    "dedup_id": f"A deduplication id, of 1 to {ID_BYTES_MAX} bytes.",
+}
+OPTIONS = tuple(PARAMETERS)
 OPTION_PREFIX = "headrace-"
 HEADER_PREFIX = "headrace-header-"
 HEADER_PARAMETER = "header."
 
 
+REFUSALS = (UnknownTopic, InvalidTopic, InvalidRecords, BatchTooLarge, TopicFull, Refusal(413, "TooManyMessages"))
+STORED: Mapping[str, Shape] = {
+    "partition": integer(),
+    "offset": nullable(integer("Null while the message is delayed.")),
+    "duplicate": flag("Its deduplication id was there before: nothing was stored, and the place is the first one's."),
+}
+DELAYED: Mapping[str, Shape] = {"deliver_at": integer(), "timer": text("The id that cancels it.")}
+PUBLISHED = either(
+    object_of({"topic": text(), **STORED}, DELAYED, "One message."),
+    object_of({"topic": text(), "messages": array(object_of(STORED, DELAYED))}, doc="Several."),
+)
+MESSAGE: Mapping[str, Shape] = {
+    **MESSAGE_BODY,
+    "value_json": anything("The value, as any JSON."),
+    "partition": integer("-1: as the key says.", -1, PARTITION_MAX),
+    "delay": nullable(either(text(DELAY_HELP), decimal(DELAY_HELP))),
+    "deliver_at": nullable(either(text(TIME_HELP), integer(TIME_HELP))),
+    "dedup_id": nullable(text(f"1 to {ID_BYTES_MAX} bytes.")),
+}
+PUBLISHED_DOC = "Answers once all of them are durable; stores all or none. docs/http.md has the details."
+
+
+@Operation(
+    "POST",
+    "/v1/topics/{topic}/messages",
+    "Publishes messages.",
+    doc=PUBLISHED_DOC,
+    body=object_of({}, {**MESSAGE, "messages": array(object_of({}, MESSAGE), "Several.", MESSAGES_MAX)}),
+    answer=PUBLISHED,
+    errors=REFUSALS,
+    command="produce TOPIC",
+    is_large=True,
+)
 async def publish_json(broker: Broker, request: Request, names: Names) -> Answer:
-    """POST /v1/topics/{topic}/messages"""
     now = broker.runtime.clock.now_ms()
     fields = Fields.of_body(request.body)
     given = fields.take("messages")
@@ -59,8 +126,25 @@ async def publish_json(broker: Broker, request: Request, names: Names) -> Answer
     return {"topic": names["topic"], "messages": await store(broker, request.session, names["topic"], messages)}
 
 
+@Operation(
+    "POST",
+    "/topics/{topic}",
+    "Publishes the body.",
+    doc=f"{PUBLISHED_DOC} With the types of CloudEvents and of lines of JSON the body holds messages. "
+    f"What is a parameter may be a request header, too: `{OPTION_PREFIX}` and its name.",
+    query=(
+        *(text_query(name, doc) for name, doc in PARAMETERS.items()),
+        text_query(f"{HEADER_PARAMETER}NAME", "A header of the message, of that name."),
+        text_query("dedup", "`event`: a CloudEvent's source and id are its deduplication id."),
+    ),
+    body=text("The value, or messages."),
+    body_type="*/*",
+    answer=PUBLISHED,
+    errors=(*REFUSALS, Refusal(415, "UnknownFormat")),
+    command="produce TOPIC",
+    is_large=True,
+)
 async def publish_body(broker: Broker, request: Request, names: Names) -> Answer:
-    """POST /topics/{topic}"""
     topic = names["topic"]
     now = broker.runtime.clock.now_ms()
     options = Options(request)

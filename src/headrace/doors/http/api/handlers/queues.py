@@ -14,39 +14,146 @@ from headrace.broker.queues import Message, Queue, QueueSettings, check_settings
 from headrace.broker.queues.parking import PARKING
 from headrace.doors.http.api.errors import bad_request
 from headrace.doors.http.api.fields import Fields
-from headrace.doors.http.api.message_fields import put_message
+from headrace.doors.http.api.message_fields import MESSAGE_FIELDS, put_message
+from headrace.doors.http.api.operations import Operation, Refusal, limit_query, text_query
 from headrace.doors.http.api.responses import PAGE_BYTES, Answer, Names, Page, json_response
+from headrace.doors.http.api.schemas import (
+    Named,
+    Shape,
+    anything,
+    array,
+    either,
+    flag,
+    integer,
+    mapping,
+    nullable,
+    object_of,
+    text,
+)
 from headrace.doors.http.server.messages import HttpError, Request
-from headrace.errors import InvalidTopic, PartitionOffline, UnknownQueue
+from headrace.errors import (
+    InvalidQueue,
+    InvalidQueueSetting,
+    InvalidTopic,
+    PartitionOffline,
+    UnknownQueue,
+    UnknownTopic,
+)
 from headrace.format.headers import PARKED_FROM
 from headrace.log.interface import EARLIEST, LATEST
 
+QUEUE_PATH = "/v1/topics/{topic}/queues/{queue}"
 PEEK_DEFAULT = 10
 PEEK_MAX = 1_000
 SUBSCRIPTION = ("id", "label", "credit", "in_flight", "delivered", "finished", "requeued", "timed_out")
 
 
+SETTINGS_DOC = "By name; docs/queues.md has them."
+QUEUE_SETTINGS = mapping(anything(), SETTINGS_DOC)
+POSITION = either(
+    text(choices=("earliest", "latest")),
+    integer("An offset, in all partitions.", 0),
+    object_of({"time_ms": integer()}),
+    {"type": "null"},
+)
+UNKNOWN = (UnknownTopic, UnknownQueue)
+SUMMARY: dict[str, Shape] = {
+    "topic": text(),
+    "queue": text(),
+    "paused": flag(),
+    "depth": integer("Messages that are ready."),
+    "in_flight": integer("Messages that are delivered and not settled."),
+    "deferred": integer("Messages that wait for their next attempt."),
+    "blocked": integer("Messages that wait for others of their key."),
+    "condemned": integer("Dead messages that are being moved to the dead-letter topic."),
+    "stuck": integer("Dead messages that cannot be moved there."),
+    "move_error": text("Why not."),
+    "consumers": integer(),
+    "delivered": integer("This count and the next ones start at 0 with the broker."),
+    "finished": integer(),
+    "requeued": integer(),
+    "timed_out": integer(),
+    "dead": integer(),
+    "lost": integer("Messages that retention took before they were settled."),
+    "poisoned": integer("Messages whose batch cannot be read."),
+    "lookahead_hits": integer("Times that the look-ahead past blocked keys was exhausted."),
+    "age_ms": nullable(integer("Of the oldest message that is ready.")),
+}
+QUEUE_SUMMARY = Named("QueueSummary", object_of(SUMMARY))
+QUEUES = object_of({"queues": array(QUEUE_SUMMARY)})
+QUEUE = Named(
+    "Queue",
+    object_of(
+        {
+            **SUMMARY,
+            "dead_letter_topic": text(),
+            "settings": mapping(anything(), SETTINGS_DOC),
+            "partitions": array(
+                object_of(
+                    {
+                        "partition": integer(),
+                        "settled_below": integer("All before this offset is settled."),
+                        "end": integer("The high watermark."),
+                    }
+                )
+            ),
+            "parked": integer("Unsettled messages that were moved to the queue's parking topic."),
+            "subscriptions": array(
+                object_of({"id": integer(), "label": text(), **{name: integer() for name in SUBSCRIPTION[2:]}})
+            ),
+        }
+    ),
+)
+QUEUED_MESSAGE = Named(
+    "QueuedMessage",
+    object_of(
+        {"partition": integer(), "offset": integer(), "timestamp": integer(), "attempts": integer()},
+        {**MESSAGE_FIELDS, "cut": flag("The message is too large to be shown.")},
+    ),
+)
+
+
+@Operation("GET", "/v1/queues", "Lists all queues.", answer=QUEUES, command="queue list")
 async def list_queues(broker: Broker, request: Request, names: Names) -> Answer:
-    """GET /v1/queues"""
-    Fields.of_query(request).end()
     return {"queues": await summaries(broker, broker.queues.all())}
 
 
+@Operation(
+    "GET",
+    "/v1/topics/{topic}/queues",
+    "Lists the queues of a topic.",
+    answer=QUEUES,
+    errors=(UnknownTopic,),
+    command="queue list TOPIC",
+)
 async def list_queues_of_topic(broker: Broker, request: Request, names: Names) -> Answer:
-    """GET /v1/topics/{topic}/queues"""
-    Fields.of_query(request).end()
     topic = broker.topics.existing(names["topic"])
     return {"queues": await summaries(broker, broker.queues.of(topic.name).values())}
 
 
+@Operation(
+    "GET",
+    QUEUE_PATH,
+    "Shows a queue with its settings, partitions and subscriptions.",
+    answer=QUEUE,
+    errors=UNKNOWN,
+    command="queue show TOPIC QUEUE",
+)
 async def show_queue(broker: Broker, request: Request, names: Names) -> Answer:
-    """GET /v1/topics/{topic}/queues/{queue}"""
-    Fields.of_query(request).end()
     return await describe(await open_queue(broker, names))
 
 
+@Operation(
+    "PUT",
+    QUEUE_PATH,
+    "Creates a queue.",
+    body=object_of({}, {"from": POSITION, "settings": QUEUE_SETTINGS}),
+    answer=QUEUE,
+    status=201,
+    errors=(UnknownTopic, InvalidTopic, InvalidQueue, InvalidQueueSetting, Refusal(409, "QueueExists")),
+    command="queue create TOPIC QUEUE",
+)
 async def create_queue(broker: Broker, request: Request, names: Names) -> Answer:
-    """PUT /v1/topics/{topic}/queues/{queue}"""
     fields = Fields.of_body(request.body)
     begin = fields.take("from")
     settings = fields.object("settings")
@@ -68,8 +175,16 @@ async def create_queue(broker: Broker, request: Request, names: Names) -> Answer
     return json_response(await describe(queue), 201)
 
 
+@Operation(
+    "PATCH",
+    QUEUE_PATH,
+    "Changes the settings of a queue that are given. They take effect at once.",
+    body=object_of({}, {"settings": QUEUE_SETTINGS}),
+    answer=QUEUE,
+    errors=(*UNKNOWN, InvalidQueueSetting),
+    command="queue set TOPIC QUEUE",
+)
 async def change_queue(broker: Broker, request: Request, names: Names) -> Answer:
-    """PATCH /v1/topics/{topic}/queues/{queue}"""
     fields = Fields.of_body(request.body)
     settings = fields.object("settings")
     fields.end()
@@ -78,28 +193,82 @@ async def change_queue(broker: Broker, request: Request, names: Names) -> Answer
     return await describe(queue)
 
 
+@Operation(
+    "DELETE",
+    QUEUE_PATH,
+    "Deletes a queue and its state. Messages stay in the topic.",
+    answer=object_of({"topic": text(), "queue": text(), "deleted": flag()}),
+    errors=UNKNOWN,
+    command="queue delete TOPIC QUEUE",
+)
 async def delete_queue(broker: Broker, request: Request, names: Names) -> Answer:
-    """DELETE /v1/topics/{topic}/queues/{queue}"""
     await broker.queues.delete(names["topic"], names["queue"])
     return {"topic": names["topic"], "queue": names["queue"], "deleted": True}
 
 
+@Operation(
+    "POST",
+    QUEUE_PATH + "/pause",
+    "Stops deliveries. Messages in flight can be settled.",
+    answer=QUEUE,
+    errors=UNKNOWN,
+    command="queue pause TOPIC QUEUE",
+)
 async def pause_queue(broker: Broker, request: Request, names: Names) -> Answer:
-    """POST /v1/topics/{topic}/queues/{queue}/pause, and likewise /unpause"""
+    return await _pause(broker, names, True)
+
+
+@Operation(
+    "POST",
+    QUEUE_PATH + "/unpause",
+    "Resumes deliveries.",
+    answer=QUEUE,
+    errors=UNKNOWN,
+    command="queue unpause TOPIC QUEUE",
+)
+async def unpause_queue(broker: Broker, request: Request, names: Names) -> Answer:
+    return await _pause(broker, names, False)
+
+
+async def _pause(broker: Broker, names: Names, pause: bool) -> Answer:
     queue = await open_queue(broker, names)
-    await broker.queues.pause(queue, request.path.endswith("/pause"))
+    await broker.queues.pause(queue, pause)
     return await describe(queue)
 
 
+@Operation(
+    "POST",
+    QUEUE_PATH + "/empty",
+    "Settles all messages of a queue undelivered. The topic keeps them.",
+    answer=QUEUE,
+    errors=UNKNOWN,
+    command="queue empty TOPIC QUEUE",
+)
 async def empty_queue(broker: Broker, request: Request, names: Names) -> Answer:
-    """POST /v1/topics/{topic}/queues/{queue}/empty"""
     queue = await open_queue(broker, names)
     await broker.queues.empty(queue)
     return await describe(queue)
 
 
+@Operation(
+    "GET",
+    QUEUE_PATH + "/peek",
+    "Shows what would be delivered next. Nothing changes.",
+    query=(
+        limit_query(PEEK_DEFAULT, PEEK_MAX),
+        text_query("from", "An earlier peek's `next`, as it came."),
+    ),
+    answer=object_of(
+        {
+            "messages": array(QUEUED_MESSAGE),
+            "truncated": flag("There are more within `limit` than an answer can have."),
+            "next": nullable(text("Where to go on.")),
+        }
+    ),
+    errors=UNKNOWN,
+    command="queue peek TOPIC QUEUE",
+)
 async def peek_queue(broker: Broker, request: Request, names: Names) -> Answer:
-    """GET /v1/topics/{topic}/queues/{queue}/peek?limit=&from="""
     fields = Fields.of_query(request)
     limit = fields.number("limit", PEEK_DEFAULT, 1, PEEK_MAX)
     begin = _position_after(fields.text("from"))

@@ -12,20 +12,94 @@ from typing import Any
 
 from headrace.broker.broker import Broker
 from headrace.broker.dead_letters import Selection
-from headrace.broker.redrive import STEP_RESULTS, Order, Progress, Result
+from headrace.broker.redrive import FAILED, REDRIVEN, SKIPPED, STEP_RESULTS, WOULD, Order, Progress, Result
 from headrace.doors.http.api.errors import bad_request
 from headrace.doors.http.api.fields import Fields
 from headrace.doors.http.api.message_fields import bytes_of, put_bytes
+from headrace.doors.http.api.operations import Operation
 from headrace.doors.http.api.responses import Answer, Names
+from headrace.doors.http.api.schemas import (
+    Named,
+    array,
+    bytes_fields,
+    decimal,
+    flag,
+    given_bytes,
+    integer,
+    mapping,
+    nullable,
+    object_of,
+    text,
+)
 from headrace.doors.http.server.messages import Request
+from headrace.errors import InvalidQueue, InvalidTopic, UnknownTopic
 
 INT64_MAX = (1 << 63) - 1
 # How much is shown of a key or an error: a step has a thousand.
 TEXT_MAX = 1_024
 
 
+ORIGIN = Named(
+    "Origin",
+    object_of({"topic": text(), "partition": integer(), "offset": integer(), "queue": text()}, doc="Where it died."),
+)
+OFFSETS = mapping(integer(), "By partition.")
+PROGRESS = Named("RedriveProgress", object_of({"positions": OFFSETS, "ends": OFFSETS}))
+RESULT = Named(
+    "RedriveResult",
+    object_of(
+        {
+            "outcome": text(choices=(REDRIVEN, WOULD, SKIPPED, FAILED)),
+            "partition": integer(),
+            "offset": integer(),
+            "origin": ORIGIN,
+            "attempts": integer(),
+            "error": text(),
+            "dead_at_ms": integer(),
+            "redriven": integer("Times that it was sent back before."),
+        },
+        {"reason": text("Why not."), "sent_to": integer("Its new offset."), **bytes_fields("key")},
+    ),
+)
+
+
+@Operation(
+    "POST",
+    "/v1/redrive",
+    "Sends selected dead letters back to where they came from: one step.",
+    doc="A step works for about a second and at most 1,000 messages. Repeat the request with `next` until it is null.",
+    body=object_of(
+        {"topic": text("The dead-letter topic.")},
+        {
+            "queue": text("Only those that died on this queue."),
+            "origin": text("Only those that came from this topic."),
+            "since_ms": integer("Only those that died at or after this time."),
+            "until_ms": integer("Only those that died at or before this time."),
+            **given_bytes("key"),
+            "error": text("Only those whose error has this in it."),
+            "error_pattern": text("Only those whose whole error fits this pattern, with `*` and `?`."),
+            "limit": integer("The most messages of this step.", 1),
+            "rate": decimal("Messages a second; 0: no limit."),
+            "dry_run": flag("Show what would be sent, and send nothing."),
+            "all_queues": flag("All queues of the topic get them, not only the one on which each died."),
+            "next": nullable(PROGRESS),
+        },
+    ),
+    answer=object_of(
+        {
+            "results": array(RESULT),
+            "unselected": integer(),
+            "redriven_before": integer("Selected letters that were sent back before."),
+            "unreadable": integer(),
+            "left": integer("Offsets that are left."),
+            "waiting": text("Why the step ended early: the origin has no room."),
+            "next": nullable(PROGRESS),
+        }
+    ),
+    errors=(UnknownTopic, InvalidTopic, InvalidQueue),
+    command="redrive DEAD_LETTER_TOPIC",
+)
 async def redrive(broker: Broker, request: Request, names: Names) -> Answer:
-    """POST /v1/redrive"""
     done = await broker.redrive.step(_order(Fields.of_body(request.body)))
     place = done.next
     return {

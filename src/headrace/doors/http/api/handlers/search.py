@@ -11,11 +11,14 @@ from headrace.broker.search.query import EVER, NEVER, Query, Term
 from headrace.broker.search.search import Match, Page, Place, has_index
 from headrace.doors.http.api.errors import bad_request
 from headrace.doors.http.api.fields import Fields
-from headrace.doors.http.api.message_fields import bytes_of, put_message
+from headrace.doors.http.api.message_fields import MESSAGE_FIELDS, bytes_of, put_message
+from headrace.doors.http.api.operations import Operation, after_query, limit_query, text_query
 from headrace.doors.http.api.responses import PAGE_BYTES, Answer, Names
 from headrace.doors.http.api.responses import Page as Written
-from headrace.doors.http.api.times import time_ms
+from headrace.doors.http.api.schemas import Named, array, flag, integer, nullable, object_of, text
+from headrace.doors.http.api.times import TIME_HELP, time_ms
 from headrace.doors.http.server.messages import Request
+from headrace.errors import InvalidSearch, TooManySearches, UnknownTopic
 from headrace.format.records import Record
 from headrace.log.interface import Topic
 
@@ -25,8 +28,50 @@ LIMIT_MAX = 1_000
 SCANNED_BYTES = 1 << 26
 
 
+FOUND = Named(
+    "FoundMessage",
+    object_of(
+        {"id": text(), "partition": integer(), "offset": integer(), "timestamp": integer()},
+        {**MESSAGE_FIELDS, "cut": flag("The message is too large to be shown.")},
+    ),
+)
+
+
+@Operation(
+    "GET",
+    "/v1/topics/{topic}/search",
+    "Finds messages by what they have.",
+    query=(
+        *(
+            each
+            for name, doc in (
+                ("key", "The key, or a word of RocketMQ's KEYS."),
+                ("unique_key", "RocketMQ's unique key."),
+                ("tag", "RocketMQ's tag."),
+            )
+            for each in (text_query(name, doc), text_query(name + "_base64", f"`{name}` where it is not UTF-8."))
+        ),
+        text_query("header", "NAME=VALUE."),
+        text_query("id", "TOPIC/PARTITION/OFFSET, or RocketMQ's offset id; nothing else beside it."),
+        text_query("since", TIME_HELP),
+        text_query("until", TIME_HELP),
+        limit_query(LIMIT_DEFAULT, LIMIT_MAX),
+        after_query(),
+    ),
+    answer=object_of(
+        {
+            "messages": array(FOUND),
+            "next": nullable(text("Where to go on; null once all was searched.")),
+            "searched": integer("Offsets that were searched."),
+            "of": integer("Offsets that there are."),
+            "scanned_bytes": integer("What was read for want of an index."),
+        },
+        {"hint": text()},
+    ),
+    errors=(UnknownTopic, InvalidSearch, TooManySearches),
+    command="search TOPIC",
+)
 async def search(broker: Broker, request: Request, names: Names) -> Answer:
-    """GET /v1/topics/{topic}/search?key=&unique_key=&tag=&header=NAME=VALUE&id=&since=&until=&limit=&after="""
     fields = Fields.of_query(request)
     wanted, id = _terms(fields), fields.text("id")
     since, until = _time(fields, "since", EVER), _time(fields, "until", NEVER)

@@ -10,15 +10,48 @@ from headrace.broker.timer.pending import parse_id
 from headrace.doors.http.api.errors import bad_request
 from headrace.doors.http.api.fields import Fields
 from headrace.doors.http.api.message_fields import put_bytes
+from headrace.doors.http.api.operations import Operation, Refusal, after_query, limit_query, text_query
 from headrace.doors.http.api.responses import Answer, Names
+from headrace.doors.http.api.schemas import Named, array, bytes_fields, flag, integer, nullable, object_of, text
 from headrace.doors.http.server.messages import HttpError, Request
+from headrace.errors import UnknownTopic
 
 LIST_DEFAULT = 100
 LIST_MAX = 1_000
 
 
+TIMER = Named(
+    "Timer",
+    object_of(
+        {
+            "id": text(),
+            "topic": text("Where the message goes."),
+            "partition": integer(),
+            "due_ms": integer(),
+            "scheduled_ms": integer("When the message was given its time."),
+            "value_bytes": integer(),
+        },
+        bytes_fields("key"),
+    ),
+)
+
+
+@Operation(
+    "GET",
+    "/v1/timers",
+    "Lists delayed messages by the time at which they are due.",
+    query=(text_query("topic", "Only those of this topic."), limit_query(LIST_DEFAULT, LIST_MAX), after_query()),
+    answer=object_of(
+        {
+            "timers": array(TIMER),
+            "next": nullable(text("Where to go on.")),
+            "pending": integer("Delayed messages of all topics."),
+        }
+    ),
+    errors=(UnknownTopic,),
+    command="timer list [TOPIC]",
+)
 async def list_timers(broker: Broker, request: Request, names: Names) -> Answer:
-    """GET /v1/timers?topic=&limit=&after="""
     fields = Fields.of_query(request)
     topic = fields.text("topic")
     limit = fields.number("limit", LIST_DEFAULT, 1, LIST_MAX)
@@ -36,8 +69,15 @@ async def list_timers(broker: Broker, request: Request, names: Names) -> Answer:
     }
 
 
+@Operation(
+    "DELETE",
+    "/v1/timers/{id}",
+    "Cancels a delayed message.",
+    answer=object_of({"id": text(), "cancelled": flag()}),
+    errors=(Refusal(404, "UnknownTimer"),),
+    command="timer cancel ID",
+)
 async def cancel_timer(broker: Broker, request: Request, names: Names) -> Answer:
-    """DELETE /v1/timers/{id}"""
     if not await broker.timer.cancel(names["id"]):
         raise HttpError(
             404, "UnknownTimer", f"no message waits under the id {names['id']!r}: it was delivered, or cancelled"
