@@ -23,6 +23,7 @@ import structlog
 from headrace.broker import dead_letters, move, reading
 from headrace.broker.dead_letters import DeadLetter, Selection
 from headrace.broker.internal import is_protected
+from headrace.broker.security import OWN, Operation, Resource, Session
 from headrace.broker.turns import Turns
 from headrace.errors import (
     AlreadySettled,
@@ -129,8 +130,8 @@ class Redrive:
         # Steps on one topic take turns: each must see what the other settled.
         self._turns = Turns()
 
-    async def step(self, order: Order) -> Step:
-        """Send some back. Raises UnknownTopic."""
+    async def step(self, order: Order, session: Session = OWN) -> Step:
+        """Send some back, to where the session may write. Raises UnknownTopic."""
         async with self._turns.of(order.topic):
             topic = self._broker.topics.get(order.topic)
             if topic is None:
@@ -148,14 +149,15 @@ class Redrive:
                     return Step(
                         waiting=f"{dying} messages are just being written to {topic.name}", next=Progress({}, {})
                     )
-            return await _Run(self._broker, order, topic, queue).step()
+            return await _Run(self._broker, session, order, topic, queue).step()
 
 
 class _Run:
     """One step under way."""
 
-    def __init__(self, broker: Broker, order: Order, topic: Topic, queue: Queue | None) -> None:
+    def __init__(self, broker: Broker, session: Session, order: Order, topic: Topic, queue: Queue | None) -> None:
         self._broker = broker
+        self._session = session
         self._order = order
         self._topic = topic
         self._queue = queue
@@ -358,6 +360,7 @@ class _Run:
     async def _target(self, letter: DeadLetter) -> Partition:
         """Where a letter came from. Raises a HeadraceError with the reason why it cannot go back."""
         broker = self._broker
+        broker.security.check(self._session, Operation.WRITE, Resource.TOPIC, letter.topic)
         topic = broker.topics.get(letter.topic)
         if topic is None or is_protected(letter.topic):
             raise UnknownTopic(f"there is no topic {letter.topic!r} to send it back to")

@@ -27,7 +27,7 @@ from headrace.broker.prepared.table import Pending
 from headrace.broker.prepared.trimmer import Trimmer
 from headrace.broker.publish import Publisher
 from headrace.broker.rate_limit import RateLimit
-from headrace.broker.security import OWN
+from headrace.broker.security import OWN, Session
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.topic_config import delays
 from headrace.broker.topics import Topics
@@ -171,13 +171,14 @@ class PreparedMessages:
         headers: Sequence[tuple[str, bytes | None]] = (),
         partition: int = -1,
         timeout_ms: int | None = None,
+        session: Session = OWN,
     ) -> str:
         """Store a message that no reader sees until it is committed; its id, once it is durable. `group` is whose
         members are asked if it stays undecided for `timeout_ms`. Raises InvalidHalf, HalfFull, InvalidTopic,
-        UnknownTopic or an AppendRefused."""
+        UnknownTopic, NotAuthorized or an AppendRefused."""
         timeout = self._timeout(timeout_ms)
         _check_group(group)
-        target = await self._admit(topic, partition)
+        target = await self._admit(session, topic, partition)
         now = self._store.now()
         batch = records.build([(now, key, value, headers)])
         self._check(target, batch, headers)
@@ -221,7 +222,7 @@ class PreparedMessages:
             raise InvalidHalf(f"a timeout of {given} ms makes no sense: it must be 1 to {most} (half_timeout_max_ms)")
         return given
 
-    async def _admit(self, name: str, partition: int) -> Topic:
+    async def _admit(self, session: Session, name: str, partition: int) -> Topic:
         """The topic, which is made if it is missing and has room for one more message. It is asked here, and not when
         the message is committed: a producer whose transaction is through must not have to wait."""
 
@@ -233,7 +234,7 @@ class PreparedMessages:
             # None is appended to yet: a cold one stays cold.
             return ()
 
-        return (await self._publisher.ready(OWN, name, route=check_partition)).topic
+        return (await self._publisher.ready(session, name, route=check_partition)).topic
 
     def _check(self, topic: Topic, batch: bytearray, headers: Sequence[tuple[str, bytes | None]]) -> None:
         """What the topic would say of the message now it must not say when it is committed."""

@@ -23,7 +23,7 @@ from headrace.broker.timer.buckets import Buckets
 from headrace.broker.timer.chunks import chunk_at
 from headrace.broker.timer.dispatcher import Dispatcher
 from headrace.broker.timer.heap import NEVER
-from headrace.broker.timer.pending import Pending, PendingMessages, id_of
+from headrace.broker.timer.pending import Pending, PendingMessages, id_of, parse_id
 from headrace.broker.topics import Topics
 from headrace.errors import BatchTooLarge, HeadraceError, InvalidDelay, StorageFailed
 from headrace.format import records
@@ -242,6 +242,16 @@ class Timer:
         if limit <= 0 or not await self._exists():
             return []
         return await self.waiting.list(topic, limit, after)
+
+    async def find(self, id: str) -> Pending | None:
+        """The message that waits under an id."""
+        parsed = parse_id(id)
+        if parsed is None:
+            return None
+        due_ms, number = parsed
+        before = id_of(due_ms, number - 1) if number else id_of(due_ms - 1, NEVER - 1)
+        found = await self.list(None, 1, before)
+        return found[0] if found and found[0].id == id else None
 
     async def cancel(self, id: str) -> bool:
         """Take a message out of the timer, durably; False where none of that id waits."""

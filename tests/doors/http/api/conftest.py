@@ -104,12 +104,12 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(data: Path | Device) -> AsyncIterator[Served]:
+async def serving(data: Path | Device, **settings: Any) -> AsyncIterator[Served]:
     """A server on `data` whose HTTP door alone is open."""
     config = Config(
         data=str(data), kafka="off", http="127.0.0.1:0", nsq="off", nsq_http="off", lookup="off",
         lookup_http="off", rocketmq="off", rocketmq_namesrv="off", rocketmq_grpc="off",
-        durability="async", auto_create_topics=False,
+        durability="async", **{"auto_create_topics": False, **settings},
     )  # fmt: skip
     served = Served(Server(config, data.runtime() if isinstance(data, Device) else None))
     await served.server.start()

@@ -9,10 +9,12 @@ import pytest
 from tests.waiting import SECONDS
 
 from headrace.broker.metrics import Metrics
+from headrace.broker.security import Security
 from headrace.config import Config
 from headrace.doors.door import DoorContext
 from headrace.doors.http.api.handlers import pages as handlers
 from headrace.doors.http.door import HttpDoor
+from headrace.runtime.random import SystemRandom
 from headrace.version import VERSION
 
 
@@ -23,6 +25,7 @@ class Door:
         self.ready = True
         self.metrics = b"# TYPE up gauge\nup 1\n"
         self.counts = Metrics()
+        runtime: Any = SimpleNamespace(hostname="here", random=SystemRandom())
         broker: Any = SimpleNamespace(
             node_id=7,
             cluster_id="<c>",
@@ -30,8 +33,9 @@ class Door:
             metrics=self.counts,
             figures=self.figures,
             queues=SimpleNamespace(all=list),
-            runtime=SimpleNamespace(hostname="here"),
+            runtime=runtime,
             membership=None,
+            security=Security(runtime, Config()),
         )
         config = Config(http="127.0.0.1:0", **settings)
         broker.config = config

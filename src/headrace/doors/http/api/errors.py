@@ -19,6 +19,7 @@ from headrace.errors import (
     InvalidRecords,
     InvalidSearch,
     InvalidTopic,
+    NotAuthorized,
     PartitionOffline,
     TooManySearches,
     UnknownHalf,
@@ -28,6 +29,7 @@ from headrace.errors import (
 
 # The first class that fits counts.
 STATUSES: tuple[tuple[type[HeadraceError], int], ...] = (
+    (NotAuthorized, 403),
     (UnknownTopic, 404),
     (UnknownQueue, 404),
     (InvalidTopic, 400),

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from headrace.doors.http.api import rights
 from headrace.doors.http.api.errors import CODES, STATUSES
 from headrace.doors.http.api.operations import Endpoint, Operation, Refusal, paths_of
 from headrace.doors.http.api.responses import JSON
@@ -34,6 +35,9 @@ ERROR = Named(
 ANYWHERE: Mapping[int, str] = {
     **CODES,
     400: "`BadRequest`: a field or parameter is missing, unknown, or not what it may be.",
+    401: "`Unauthenticated`: the client did not show who it is, or not rightly.",
+    403: "`NotAuthorized`: the client lacks a right. `ForeignOrigin`: a page of another site asks.",
+    415: "`UnsupportedMediaType`: the body is called anything but JSON.",
     503: "The log could not append, or this node does not lead: try again.",
 }
 DESCRIPTION = (
@@ -65,6 +69,7 @@ def _describe(endpoint: Endpoint, components: dict[str, Any]) -> dict[str, Any]:
         "operationId": endpoint.name,
         "summary": each.summary,
         "tags": [_tag(each.path)],
+        "x-headrace-rights": rights.describe(each.rights),
         "parameters": [
             *(
                 {
@@ -150,9 +155,9 @@ def _resolve(shape: Shape | Any, components: dict[str, Any]) -> Any:
 
 def table(endpoints: Iterable[Endpoint]) -> str:
     """The routes as the Markdown table of `docs/rest-api.md`."""
-    lines = ["| request | does | command |", "| --- | --- | --- |"]
+    lines = ["| request | does | right | command |", "| --- | --- | --- | --- |"]
     for each in (endpoint.operation for endpoint in endpoints):
         path = NAME.sub(lambda name: name[1].upper(), each.path)
         command = f"`headrace {each.command}`" if each.command else ""
-        lines.append(f"| `{each.method} {path}` | {each.summary} | {command} |")
+        lines.append(f"| `{each.method} {path}` | {each.summary} | {rights.describe(each.rights)} | {command} |")
     return "\n".join(lines) + "\n"

@@ -1,8 +1,8 @@
 """Operations: what a route declares beside its handler, and what everything that is derived from routes reads.
 
-An `Operation` decorates a handler. Its method and path, what it takes, answers and refuses, and the command that does
-the same stand there; the router, `/openapi.json` and the table of docs/rest-api.md are made from that. `routes.py`
-lists the modules whose endpoints there are.
+An `Operation` decorates a handler. Its method and path, the rights that it takes, what it takes, answers and refuses,
+and the command that does the same stand there; the router, `/openapi.json` and the table of docs/rest-api.md are made
+from that. `routes.py` lists the modules whose endpoints there are.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import NamedTuple, Protocol
 
 from headrace.broker.broker import Broker
+from headrace.broker.security.rights import Declaration
 from headrace.doors.http.api.responses import JSON, Answer, Names
 from headrace.doors.http.api.schemas import Schema, Shape
 from headrace.doors.http.server.messages import Request
@@ -50,6 +51,8 @@ class Operation:
     method: str = field(kw_only=False)
     path: str = field(kw_only=False)
     summary: str = field(kw_only=False)
+    rights: Declaration
+    """What the client must be allowed, asked for before the handler runs (`rights.py`)."""
     query: Sequence[Query] = ()
     body: Shape | None = None
     body_type: str = JSON

@@ -10,7 +10,8 @@ from functools import partial
 from typing import cast
 
 from headrace.broker.broker import Broker
-from headrace.doors.http.api import errors
+from headrace.broker.security.rights import Declaration, Open
+from headrace.doors.http.api import errors, rights
 from headrace.doors.http.api.handlers import cluster, half, publish, queues, redrive, search, timers
 from headrace.doors.http.api.openapi import document
 from headrace.doors.http.api.operations import endpoints_of, paths_of
@@ -53,6 +54,11 @@ class RestApi(Router):
         routes[DOCUMENT] = {"GET": self._describe}
         super().__init__("http", routes, broker.metrics)
         self._group = broker.membership
+        self._security = broker.security
+        self._rights: dict[tuple[str, str], Declaration] = {
+            ("GET", DOCUMENT): Open("the document is the same for all"),
+            **{(each.operation.method, each.operation.path): each.operation.rights for each in ENDPOINTS},
+        }
         self._tls = tls
         self._large = {each.operation.path for each in ENDPOINTS if each.operation.is_large}
         self._any_media = {each.operation.path for each in ENDPOINTS if each.operation.body_type != JSON}
@@ -72,6 +78,9 @@ class RestApi(Router):
         return f"{method} {route.path}" if route is not None and method in route.handlers else ""
 
     def arguments(self, request: Request, route: Route, names: dict[str, str]) -> Mapping[str, str]:
+        # First: nothing else of the answer may tell whether what is named exists.
+        method = "GET" if request.method == "HEAD" else request.method
+        rights.check(self._security, request.session, self._rights[method, route.path], request, names)
         if len(request.body) > BODY_MAX_BYTES and route.path not in self._large:
             message = f"the body has more than the {BODY_MAX_BYTES} bytes that it may have"
             raise HttpError(413, "RequestTooLarge", message)

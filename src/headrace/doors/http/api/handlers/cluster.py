@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from headrace.broker.broker import Broker
 from headrace.broker.membership import Membership
+from headrace.broker.security import Operation as Right
 from headrace.doors.http.api.operations import Operation
 from headrace.doors.http.api.responses import Answer, Names
+from headrace.doors.http.api.rights import on_cluster
 from headrace.doors.http.api.schemas import Named, array, decimal, flag, integer, mapping, nullable, object_of, text
 from headrace.doors.http.server.messages import Headers, Request
 from headrace.version import VERSION
@@ -41,6 +43,7 @@ CLUSTER = Named("Cluster", object_of({"cluster_id": text(), "node_id": integer()
     "GET",
     PATH,
     "Shows which cluster this is and, in a group, how its nodes stand as this one sees it.",
+    rights=on_cluster(Right.DESCRIBE),
     answer=CLUSTER,
     command="cluster status",
     is_local=True,

@@ -6,13 +6,26 @@ from typing import Any
 
 from headrace.broker.broker import Broker
 from headrace.broker.prepared import Check, PreparedStatus, State
+from headrace.broker.security import Operation as Right
+from headrace.broker.security import Resource
+from headrace.broker.security.rights import Inside
 from headrace.doors.http.api.fields import Fields
 from headrace.doors.http.api.message_fields import MESSAGE_BODY, MESSAGE_FIELDS, bytes_of, headers_of, put_message
 from headrace.doors.http.api.operations import Operation, Query, after_query, limit_query, text_query
 from headrace.doors.http.api.responses import Answer, Names, json_response
+from headrace.doors.http.api.rights import LISTED, on_group
 from headrace.doors.http.api.schemas import Named, Shape, array, flag, integer, nullable, object_of, text
 from headrace.doors.http.server.messages import Request
-from headrace.errors import BatchTooLarge, HalfDecided, HalfFull, InvalidHalf, TopicFull, UnknownHalf, UnknownTopic
+from headrace.errors import (
+    BatchTooLarge,
+    HalfDecided,
+    HalfFull,
+    InvalidHalf,
+    NotAuthorized,
+    TopicFull,
+    UnknownHalf,
+    UnknownTopic,
+)
 
 LIST_DEFAULT = 100
 LIST_MAX = 1_000
@@ -52,6 +65,7 @@ CHECK = object_of({"id": text(), **PREPARED}, MESSAGE_FIELDS)
     "POST",
     "/v1/half",
     "Prepares a message, which no consumer sees until it is committed.",
+    rights=Inside("WRITE topic TOPIC"),
     body=object_of(
         {"topic": text(), "group": text("The producer group that is asked for the outcome.")},
         {**MESSAGE_BODY, "partition": integer(least=-1), "timeout_ms": integer("When it is first asked about.", 0)},
@@ -72,7 +86,14 @@ async def prepare(broker: Broker, request: Request, names: Names) -> Answer:
     timeout_ms = None if fields.take("timeout_ms") is None else fields.number("timeout_ms", 0)
     fields.end()
     id = await broker.prepared.prepare(
-        topic, value, group=group, key=key, headers=headers, partition=partition, timeout_ms=timeout_ms
+        topic,
+        value,
+        group=group,
+        key=key,
+        headers=headers,
+        partition=partition,
+        timeout_ms=timeout_ms,
+        session=request.session,
     )
     return json_response({"id": id, "state": State.PREPARED}, 201)
 
@@ -81,6 +102,7 @@ async def prepare(broker: Broker, request: Request, names: Names) -> Answer:
     "POST",
     "/v1/half/{id}/commit",
     "Commits a half message: consumers see it.",
+    rights=Inside("WRITE topic of the message"),
     body=object_of({}),
     answer=STATUS,
     errors=(*DECIDING, UnknownTopic),
@@ -88,6 +110,7 @@ async def prepare(broker: Broker, request: Request, names: Names) -> Answer:
 )
 async def commit(broker: Broker, request: Request, names: Names) -> Answer:
     Fields.of_body(request.body).end()
+    await _authorize(broker, request, names["id"], Right.WRITE)
     return _standing(await broker.prepared.commit(names["id"]))
 
 
@@ -95,6 +118,7 @@ async def commit(broker: Broker, request: Request, names: Names) -> Answer:
     "POST",
     "/v1/half/{id}/rollback",
     "Rolls a half message back: no consumer ever sees it.",
+    rights=Inside("WRITE topic of the message"),
     body=object_of({}),
     answer=STATUS,
     errors=DECIDING,
@@ -102,6 +126,7 @@ async def commit(broker: Broker, request: Request, names: Names) -> Answer:
 )
 async def roll_back(broker: Broker, request: Request, names: Names) -> Answer:
     Fields.of_body(request.body).end()
+    await _authorize(broker, request, names["id"], Right.WRITE)
     return _standing(await broker.prepared.rollback(names["id"]))
 
 
@@ -109,11 +134,13 @@ async def roll_back(broker: Broker, request: Request, names: Names) -> Answer:
     "GET",
     "/v1/half/{id}",
     "Shows a half message.",
+    rights=Inside("READ topic of the message"),
     answer=STATUS,
     errors=(InvalidHalf, UnknownHalf),
     command="half show ID",
 )
 async def show_half(broker: Broker, request: Request, names: Names) -> Answer:
+    await _authorize(broker, request, names["id"], Right.READ)
     standing, message = await broker.prepared.show(names["id"])
     shown = _standing(standing)
     if message is not None:
@@ -125,6 +152,7 @@ async def show_half(broker: Broker, request: Request, names: Names) -> Answer:
     "GET",
     "/v1/half",
     "Lists undecided messages, the oldest first.",
+    rights=LISTED,
     query=(
         text_query("topic", "Only those of this topic."),
         text_query("group", "Only those of this producer group."),
@@ -149,11 +177,14 @@ async def list_half(broker: Broker, request: Request, names: Names) -> Answer:
     limit = fields.number("limit", LIST_DEFAULT, 1, LIST_MAX)
     after = fields.text("after")
     fields.end()
+    if topic:
+        broker.security.check(request.session, Right.DESCRIBE, Resource.TOPIC, topic)
     standings = await broker.prepared.list(topic, group, limit, after)
     if topic and not standings:
         broker.topics.existing(topic)
+    visible = set(broker.security.visible(request.session, Resource.TOPIC, {each.topic for each in standings}))
     return {
-        "half": [_standing(each) for each in standings],
+        "half": [_standing(each) for each in standings if each.topic in visible],
         "next": standings[-1].id if len(standings) == limit else None,
         "pending": broker.prepared.pending,
         "parked": broker.prepared.parked,
@@ -164,6 +195,7 @@ async def list_half(broker: Broker, request: Request, names: Names) -> Answer:
     "GET",
     "/v1/half/checks",
     "Waits until messages of a producer group are to be checked.",
+    rights=on_group(Right.READ),
     query=(
         text_query("group", "The producer group.", required=True),
         Query("wait_ms", integer("How long to wait for the first.", 0, WAIT_MAX_MS, WAIT_DEFAULT_MS)),
@@ -180,6 +212,19 @@ async def poll_checks(broker: Broker, request: Request, names: Names) -> Answer:
     limit = fields.number("limit", CHECKS_DEFAULT, 1, CHECKS_MAX)
     fields.end()
     return {"checks": [_check(each) for each in await broker.prepared.poll(group, wait_ms / 1_000, limit)]}
+
+
+async def _authorize(broker: Broker, request: Request, id: str, right: Right) -> None:
+    """Raise NotAuthorized unless the client may do that to the topic of a message, and UnknownHalf where it may not
+    even know of it. One that was rolled back has no topic any more."""
+    security, session = broker.security, request.session
+    if not security.is_enforced:
+        return
+    topic = (await broker.prepared.find(id)).topic
+    if topic and not security.allows(session, right, Resource.TOPIC, topic):
+        if not security.visible(session, Resource.TOPIC, [topic]):
+            raise UnknownHalf(f"there is no half message {id!r}")
+        raise NotAuthorized(right.name, Resource.TOPIC.name, topic)
 
 
 def _check(check: Check) -> dict[str, Any]:

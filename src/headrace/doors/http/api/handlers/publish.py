@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl
 from headrace.broker.broker import Broker
 from headrace.broker.deduplication.ids import HEADER, ID_BYTES_MAX
 from headrace.broker.publish import Headers, Message, Place
+from headrace.broker.security import Operation as Right
 from headrace.broker.security import Session
 from headrace.doors.http.api import cloudevents
 from headrace.doors.http.api.errors import bad_request
@@ -30,6 +31,7 @@ from headrace.doors.http.api.message_fields import (
 )
 from headrace.doors.http.api.operations import Operation, Refusal, text_query
 from headrace.doors.http.api.responses import Answer, Names
+from headrace.doors.http.api.rights import on_topic
 from headrace.doors.http.api.schemas import (
     Shape,
     anything,
@@ -101,6 +103,7 @@ PUBLISHED_DOC = "Answers once all of them are durable; stores all or none. docs/
     "POST",
     "/v1/topics/{topic}/messages",
     "Publishes messages.",
+    rights=on_topic(Right.WRITE),
     doc=PUBLISHED_DOC,
     body=object_of({}, {**MESSAGE, "messages": array(object_of({}, MESSAGE), "Several.", MESSAGES_MAX)}),
     answer=PUBLISHED,
@@ -130,6 +133,7 @@ async def publish_json(broker: Broker, request: Request, names: Names) -> Answer
     "POST",
     "/topics/{topic}",
     "Publishes the body.",
+    rights=on_topic(Right.WRITE),
     doc=f"{PUBLISHED_DOC} With the types of CloudEvents and of lines of JSON the body holds messages. "
     f"What is a parameter may be a request header, too: `{OPTION_PREFIX}` and its name.",
     query=(

@@ -12,11 +12,15 @@ from headrace.broker.deliveries import TOPIC as DELIVERIES
 from headrace.broker.internal import is_internal
 from headrace.broker.queues import Message, Queue, QueueSettings, check_settings
 from headrace.broker.queues.parking import PARKING
+from headrace.broker.security import Operation as Right
+from headrace.broker.security import Resource
+from headrace.broker.security.rights import queue_name
 from headrace.doors.http.api.errors import bad_request
 from headrace.doors.http.api.fields import Fields
 from headrace.doors.http.api.message_fields import MESSAGE_FIELDS, put_message
 from headrace.doors.http.api.operations import Operation, Refusal, limit_query, text_query
 from headrace.doors.http.api.responses import PAGE_BYTES, Answer, Names, Page, json_response
+from headrace.doors.http.api.rights import LISTED, on_queue, on_topic
 from headrace.doors.http.api.schemas import (
     Named,
     Shape,
@@ -113,28 +117,30 @@ QUEUED_MESSAGE = Named(
 )
 
 
-@Operation("GET", "/v1/queues", "Lists all queues.", answer=QUEUES, command="queue list")
+@Operation("GET", "/v1/queues", "Lists all queues.", rights=LISTED, answer=QUEUES, command="queue list")
 async def list_queues(broker: Broker, request: Request, names: Names) -> Answer:
-    return {"queues": await summaries(broker, broker.queues.all())}
+    return {"queues": await summaries(broker, _visible(broker, request, broker.queues.all()))}
 
 
 @Operation(
     "GET",
     "/v1/topics/{topic}/queues",
     "Lists the queues of a topic.",
+    rights=on_topic(Right.DESCRIBE),
     answer=QUEUES,
     errors=(UnknownTopic,),
     command="queue list TOPIC",
 )
 async def list_queues_of_topic(broker: Broker, request: Request, names: Names) -> Answer:
     topic = broker.topics.existing(names["topic"])
-    return {"queues": await summaries(broker, broker.queues.of(topic.name).values())}
+    return {"queues": await summaries(broker, _visible(broker, request, broker.queues.of(topic.name).values()))}
 
 
 @Operation(
     "GET",
     QUEUE_PATH,
     "Shows a queue with its settings, partitions and subscriptions.",
+    rights=on_queue(Right.DESCRIBE),
     answer=QUEUE,
     errors=UNKNOWN,
     command="queue show TOPIC QUEUE",
@@ -147,6 +153,7 @@ async def show_queue(broker: Broker, request: Request, names: Names) -> Answer:
     "PUT",
     QUEUE_PATH,
     "Creates a queue.",
+    rights=(*on_topic(Right.DESCRIBE), *on_queue(Right.CREATE)),
     body=object_of({}, {"from": POSITION, "settings": QUEUE_SETTINGS}),
     answer=QUEUE,
     status=201,
@@ -179,6 +186,7 @@ async def create_queue(broker: Broker, request: Request, names: Names) -> Answer
     "PATCH",
     QUEUE_PATH,
     "Changes the settings of a queue that are given. They take effect at once.",
+    rights=on_queue(Right.ALTER),
     body=object_of({}, {"settings": QUEUE_SETTINGS}),
     answer=QUEUE,
     errors=(*UNKNOWN, InvalidQueueSetting),
@@ -197,6 +205,7 @@ async def change_queue(broker: Broker, request: Request, names: Names) -> Answer
     "DELETE",
     QUEUE_PATH,
     "Deletes a queue and its state. Messages stay in the topic.",
+    rights=on_queue(Right.DELETE),
     answer=object_of({"topic": text(), "queue": text(), "deleted": flag()}),
     errors=UNKNOWN,
     command="queue delete TOPIC QUEUE",
@@ -210,6 +219,7 @@ async def delete_queue(broker: Broker, request: Request, names: Names) -> Answer
     "POST",
     QUEUE_PATH + "/pause",
     "Stops deliveries. Messages in flight can be settled.",
+    rights=on_queue(Right.ALTER),
     answer=QUEUE,
     errors=UNKNOWN,
     command="queue pause TOPIC QUEUE",
@@ -222,6 +232,7 @@ async def pause_queue(broker: Broker, request: Request, names: Names) -> Answer:
     "POST",
     QUEUE_PATH + "/unpause",
     "Resumes deliveries.",
+    rights=on_queue(Right.ALTER),
     answer=QUEUE,
     errors=UNKNOWN,
     command="queue unpause TOPIC QUEUE",
@@ -240,6 +251,7 @@ async def _pause(broker: Broker, names: Names, pause: bool) -> Answer:
     "POST",
     QUEUE_PATH + "/empty",
     "Settles all messages of a queue undelivered. The topic keeps them.",
+    rights=on_queue(Right.ALTER),
     answer=QUEUE,
     errors=UNKNOWN,
     command="queue empty TOPIC QUEUE",
@@ -254,6 +266,7 @@ async def empty_queue(broker: Broker, request: Request, names: Names) -> Answer:
     "GET",
     QUEUE_PATH + "/peek",
     "Shows what would be delivered next. Nothing changes.",
+    rights=(*on_topic(Right.READ), *on_queue(Right.READ)),
     query=(
         limit_query(PEEK_DEFAULT, PEEK_MAX),
         text_query("from", "An earlier peek's `next`, as it came."),
@@ -319,6 +332,12 @@ async def _open(broker: Broker, queue: Queue) -> None:
     except PartitionOffline:
         # The figures of the other partitions are better than none.
         pass
+
+
+def _visible(broker: Broker, request: Request, queues: Iterable[Queue]) -> list[Queue]:
+    """Those that the client may describe."""
+    by_name = {queue_name(each.topic.name, each.name): each for each in queues}
+    return [by_name[name] for name in broker.security.visible(request.session, Resource.QUEUE, by_name)]
 
 
 async def summaries(broker: Broker, queues: Iterable[Queue]) -> list[dict[str, Any]]:

@@ -13,6 +13,9 @@ from typing import Any
 from headrace.broker.broker import Broker
 from headrace.broker.dead_letters import Selection
 from headrace.broker.redrive import FAILED, REDRIVEN, SKIPPED, STEP_RESULTS, WOULD, Order, Progress, Result
+from headrace.broker.security import Operation as Right
+from headrace.broker.security import Resource
+from headrace.broker.security.rights import Inside
 from headrace.doors.http.api.errors import bad_request
 from headrace.doors.http.api.fields import Fields
 from headrace.doors.http.api.message_fields import bytes_of, put_bytes
@@ -67,6 +70,7 @@ RESULT = Named(
     "POST",
     "/v1/redrive",
     "Sends selected dead letters back to where they came from: one step.",
+    rights=Inside("READ and WRITE topic TOPIC, of the dead-letter topic, and WRITE topic of each origin"),
     doc="A step works for about a second and at most 1,000 messages. Repeat the request with `next` until it is null.",
     body=object_of(
         {"topic": text("The dead-letter topic.")},
@@ -100,7 +104,10 @@ RESULT = Named(
     command="redrive DEAD_LETTER_TOPIC",
 )
 async def redrive(broker: Broker, request: Request, names: Names) -> Answer:
-    done = await broker.redrive.step(_order(Fields.of_body(request.body)))
+    order = _order(Fields.of_body(request.body))
+    for right in (Right.READ, *(() if order.dry_run else (Right.WRITE,))):
+        broker.security.check(request.session, right, Resource.TOPIC, order.topic)
+    done = await broker.redrive.step(order, request.session)
     place = done.next
     return {
         "results": [_result(each) for each in done.results],

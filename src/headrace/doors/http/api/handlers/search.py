@@ -9,12 +9,14 @@ from headrace.broker.search import query as terms
 from headrace.broker.search.ids import place_of
 from headrace.broker.search.query import EVER, NEVER, Query, Term
 from headrace.broker.search.search import Match, Page, Place, has_index
+from headrace.broker.security import Operation as Right
 from headrace.doors.http.api.errors import bad_request
 from headrace.doors.http.api.fields import Fields
 from headrace.doors.http.api.message_fields import MESSAGE_FIELDS, bytes_of, put_message
 from headrace.doors.http.api.operations import Operation, after_query, limit_query, text_query
 from headrace.doors.http.api.responses import PAGE_BYTES, Answer, Names
 from headrace.doors.http.api.responses import Page as Written
+from headrace.doors.http.api.rights import on_topic
 from headrace.doors.http.api.schemas import Named, array, flag, integer, nullable, object_of, text
 from headrace.doors.http.api.times import TIME_HELP, time_ms
 from headrace.doors.http.server.messages import Request
@@ -41,6 +43,7 @@ FOUND = Named(
     "GET",
     "/v1/topics/{topic}/search",
     "Finds messages by what they have.",
+    rights=on_topic(Right.READ),
     query=(
         *(
             each
