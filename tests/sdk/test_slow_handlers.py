@@ -212,8 +212,9 @@ async def test_a_settlement_that_comes_too_late_is_logged_and_counted(broker: Se
         async with shop:
             await shop.publish(fresh, b"x")
             await until(lambda: 2 in attempts and late(shop))
-    assert attempts == [1, 2]
-    [line] = [each for each in lines if each["event"] == "settled too late"]
+    # On a busy machine the second attempt may be late, too.
+    assert attempts[:2] == [1, 2]
+    line = next(each for each in lines if each["event"] == "settled too late")
     assert (line["log_level"], line["id"], line["result"]) == ("warning", f"{fresh}/0/0", "ack")
 
 

@@ -133,6 +133,8 @@ def _refusals(each: Operation) -> dict[int, str]:
     for error in each.errors:
         status, code = status_of(error)
         codes.setdefault(status, []).append(f"`{code}`")
+    if each.method != "GET" and each.body_type == JSON:
+        codes.setdefault(415, []).append("`UnsupportedMediaType`")
     found = {status: ", ".join(names) + "." for status, names in codes.items()}
     for status, doc in ANYWHERE.items():
         found[status] = f"{found[status]} {doc}" if status in found else doc
