@@ -110,6 +110,7 @@ class Process:
             running.enter()
         self.crash_point = crash.point if crash else None
         self.ending = _ending(crash)
+        self.paused = False
         machine.on_ended(self)
         for waiter in self._waiters:
             if not waiter.done():

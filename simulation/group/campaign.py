@@ -15,6 +15,7 @@ from headrace.cluster.records import Cluster, Record
 from headrace.log.group_frames import HEADER_BYTES, Position, group_number
 from headrace.log.replicated_journal import ReplicatedJournal, read_chain
 from headrace.runtime import Runtime
+from headrace.runtime.disk import Disk
 from simulation.campaign import Campaign
 from simulation.etcd.cluster import EtcdCluster
 from simulation.group.changes import count_changes
@@ -58,6 +59,8 @@ class GroupRun:
         self._replicas: dict[str, Replica] = {}
         self._living: list[str] = []
         self._journals: list[ReplicatedJournal] = []
+        # The disk of the last process of each node that took part.
+        self._disks: dict[str, Disk] = {}
 
     async def scenario(self, seconds: float) -> None:
         """Raises Violation."""
@@ -96,8 +99,13 @@ class GroupRun:
 
     def _leader(self) -> Node | None:
         """The node that serves, the newest of them if an old one does not know yet."""
-        nodes = [self._replicas[name].node for name in self._living if name in self._replicas]
+        nodes = [self._replicas[name].node for name in self._living if self._runs(name)]
         return max((node for node in nodes if node.serves), key=lambda node: node.journal.last, default=None)
+
+    def _runs(self, name: str) -> bool:
+        """Whether the last process of a node that took part still does."""
+        process = self.world.machines[name].process
+        return process is not None and process.ending is None and process.disk is self._disks.get(name)
 
     def _put(self, key: str, record: Record) -> None:
         store = self._etcd.store
@@ -115,6 +123,7 @@ class GroupRun:
         self._journals.append(node.journal)
         replica = Replica(name, node, self.history, rng, lambda: machine.alive and self._replicas[name] is replica)
         self._replicas[name] = replica
+        self._disks[name] = runtime.disk
         await replica.run()
 
     def _check(self) -> None:

@@ -89,6 +89,7 @@ class ReplicasRun(GroupRun):
             self._journals.append(replica.node.journal)
             clients = Clients(name, replica, self.log_history, rng, lambda: machine.alive)
             self._clients[name] = clients
+            self._disks[name] = runtime.disk
             await clients.run()
             self.world.counts["restart"] += clients.replica.broken.is_set()
             await replica.stop()
@@ -102,21 +103,26 @@ class ReplicasRun(GroupRun):
         self._check_leader()
         self.log_history.is_over = True
         await self._until(self._is_applied, APPLIED_S)
-        for clients in self._clients.values():
-            clients.inspects.set()
-        await self._until(lambda: all(self._clients[name].found is not None for name in self._living), APPLIED_S)
+        self.log_history.is_inspected = True
+        await self._until(lambda: all(each.found is not None for each in self._running()), APPLIED_S)
         for name in self._living:
             self._check_replica(name)
 
+    def _running(self) -> list[Clients]:
+        """The clients of replicas whose processes run."""
+        return [self._clients[name] for name in self._living if self._runs(name)]
+
+    def _is_settled(self) -> bool:
+        return len(self._running()) == len(self._living) and super()._is_settled()
+
     def _leader(self) -> Node | None:
-        replicas = [self._clients[name].replica for name in self._living if name in self._clients]
-        leading = (replica.node for replica in replicas if replica.role is Role.LEADER)
+        leading = (each.replica.node for each in self._running() if each.replica.role is Role.LEADER)
         return max(leading, key=lambda node: node.journal.last, default=None)
 
     def _is_applied(self) -> bool:
         """Whether nothing is under way any more."""
         leader = self._leader()
-        frames = [self._clients[name].replica.log.frames for name in self._living]
+        frames = [each.replica.log.frames for each in self._running()]
         return leader is not None and all(each.applied == leader.journal.last.sequence for each in frames)
 
     def _check_replica(self, name: str) -> None:

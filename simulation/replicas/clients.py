@@ -23,11 +23,16 @@ from simulation.group.replica import ETCD, GROUP, KEYS, PORT, SETTINGS, operate
 from simulation.replicas.history import LogHistory
 
 TOPICS = {"one": 1, "many": 3, "fast": 1}
+# Its leader alone has what it holds. So it is not among those of which anything must be there in the end.
+VOLATILE = "volatile"
 SMALL = LogSettings(checkpoint_ms=1_500, retention_check_ms=2_000, journal_bytes=20_000, tail_bytes=20_000)
 SEGMENTS = TopicSettings(segment_bytes=4_000)
 # As durable as the others, in a group.
 ASYNC = replace(SEGMENTS, durability=Durability.ASYNC)
+SETTINGS_OF = {"fast": ASYNC, VOLATILE: replace(SEGMENTS, durability=Durability.MEMORY)}
 READ_BYTES = 2_000
+# Offsets of a `memory` topic that a leader reserves at once.
+BLOCK = 40
 # A journal so small that a node which is away for some seconds must copy, and so slowly that much happens meanwhile.
 SMALL_NODE = replace(SETTINGS, journal_max_bytes=20_000, copy_bytes_per_second=200_000)
 
@@ -40,22 +45,13 @@ async def start_replica(runtime: Runtime, number: int) -> Replica | None:
         me = Incarnation(number, found.directory_id, found.starts)
         settings = replace(SMALL_NODE, cluster_id=found.cluster_id, me=me)
         replica = Replica(runtime, etcd, settings, SMALL, lambda _: None)
+        replica.log.blocks.size = BLOCK
         await replica.start(name, PORT)
     except (EtcdError, StartRefused, OSError):
         return None
     addresses = {"peer": f"{name}:{PORT}"}
     await replica.join(NodeRecord(me.directory_id, me.starts, GROUP, "", addresses, runtime.boot_id, 1, 1))
     return replica
-
-
-class Flag:
-    """A flag that another loop sets."""
-
-    def __init__(self) -> None:
-        self.is_set = False
-
-    def set(self) -> None:
-        self.is_set = True
 
 
 class Clients:
@@ -71,8 +67,6 @@ class Clients:
         self._is_alive = is_alive
         self._led = 0
         replica.copies.on_copied = self._on_copied
-        self.inspects = Flag()
-        """Set from outside when all that there is shall be read."""
         self.found: dict[tuple[str, int], tuple[int, dict[int, bytes]]] | None = None
         """Start and values of each partition, once they were read."""
 
@@ -95,7 +89,7 @@ class Clients:
             await self.replica.retire()
 
     async def _inspect(self) -> None:
-        while not self.inspects.is_set:  # noqa: ASYNC110
+        while not self._history.is_inspected:  # noqa: ASYNC110
             await asyncio.sleep(0.5)
         topics = self.replica.log.topics
         partitions = [each for name in TOPICS if name in topics for each in topics[name].partitions]
@@ -121,6 +115,8 @@ class Clients:
             if not self._leads or not partitions:
                 continue
             chosen = self._rng.sample(partitions, min(self._rng.choice((1, 1, 2)), len(partitions)))
+            if VOLATILE in topics and self._rng.random() < 0.2:
+                chosen = list(topics[VOLATILE].partitions)
             try:
                 for partition in chosen:
                     await partition.load()
@@ -147,6 +143,8 @@ class Clients:
         appended = self.replica.log.append(writes, done)
         for partition, each in zip(partitions, appended, strict=True):
             places.append((partition.topic.name, partition.index, each.base_offset))
+        if appended[0].durable:
+            done(None)
 
     async def _administer(self) -> None:
         log = self.replica.log
@@ -155,10 +153,10 @@ class Clients:
             if not self._leads:
                 continue
             try:
-                missing = [name for name in TOPICS if name not in log.topics]
+                missing = [name for name in (*TOPICS, VOLATILE) if name not in log.topics]
                 if missing:
-                    settings = ASYNC if missing[0] == "fast" else SEGMENTS
-                    await log.create(missing[0], TOPICS[missing[0]], {}, settings)
+                    settings = SETTINGS_OF.get(missing[0], SEGMENTS)
+                    await log.create(missing[0], TOPICS.get(missing[0], 1), {}, settings)
                     self._history.counts["created"] += 1
                 elif self._rng.random() < 0.3:
                     partition = self._rng.choice(log.topics["many"].partitions)
@@ -178,7 +176,8 @@ class Clients:
         log = self.replica.log
         while True:
             await asyncio.sleep(self._rng.choice((0.05, 0.2, 0.5)))
-            partitions = [each for name in TOPICS if name in log.topics for each in log.topics[name].partitions]
+            names = [*TOPICS, VOLATILE]
+            partitions = [each for name in names if name in log.topics for each in log.topics[name].partitions]
             if not partitions:
                 continue
             partition = self._rng.choice(partitions)

@@ -25,7 +25,8 @@ from headrace.cluster.replica import Replica, Role
 from headrace.errors import NotLeading
 from headrace.format import records
 from headrace.format.batch import batches_in
-from headrace.log.interface import Partition, TopicSettings, Write
+from headrace.log.interface import Durability, Partition, TopicSettings, Write
+from headrace.log.offset_blocks import BLOCK_OFFSETS
 from headrace.log.settings import LogSettings
 from headrace.runtime.real import real_runtime
 
@@ -164,6 +165,36 @@ async def test_a_change_of_the_catalogue_goes_on_without_its_caller(etcd_peers: 
     deleting.cancel()
     for replica in replicas.values():
         await until(lambda replica=replica: "t" not in replica.log.topics)  # type: ignore[misc]
+    for replica in replicas.values():
+        await replica.stop()
+
+
+async def test_an_offset_of_a_memory_topic_never_means_two_messages(etcd_peers: Peers, tmp_path: Path) -> None:
+    peers = etcd_peers(1)
+    await begin(peers)
+    replicas = {number: await start_replica(peers, tmp_path / str(number), number) for number in (1, 2, 3)}
+    _, leader = await leader_of(replicas, 3)
+    memory = TopicSettings(durability=Durability.MEMORY)
+    partition = (await leader.log.create("t", 1, {}, memory)).partitions[0]
+    await partition.load()
+    await append(leader, (partition, b"first"))
+    await leader.log.settle()
+    end = leader.log.frames.committed
+    await until(lambda: all(each.log.frames.applied >= end for each in replicas.values()))
+    ends = [each.log.topics["t"].partitions[0].end for each in replicas.values() if each is not leader]
+    assert ends == [1 + BLOCK_OFFSETS] * 2
+    assert leader.log.local(partition).point == 1 + BLOCK_OFFSETS
+    await leader.transfer(2)
+    _, other = await leader_of(replicas, 3)
+    assert other is not leader
+    assert (partition.start, partition.end) == (1 + BLOCK_OFFSETS, 1 + BLOCK_OFFSETS)
+    partition = other.log.topics["t"].partitions[0]
+    await append(other, (partition, b"second"))
+    assert (partition.start, partition.end) == (1 + BLOCK_OFFSETS, 2 + BLOCK_OFFSETS)
+    # One that copies learns of it too.
+    await replicas[3].stop()
+    fourth = replicas[3] = await start_replica(peers, tmp_path / "anew", 3)
+    await until(lambda: "t" in fourth.log.topics and fourth.log.topics["t"].partitions[0].end >= 2 + BLOCK_OFFSETS)
     for replica in replicas.values():
         await replica.stop()
 

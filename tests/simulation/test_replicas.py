@@ -10,6 +10,8 @@ import pytest
 from tests.simulation.campaigns import caught
 
 from headrace.log.appending import Appender
+from headrace.log.offset_blocks import OffsetBlocks
+from headrace.log.partition import NativePartition
 from headrace.log.replicated import ReplicatedLog
 from headrace.log.replicated_commit import ReplicatedCommitter
 from headrace.log.replicated_journal import ReplicatedJournal
@@ -99,6 +101,20 @@ def checkpoint_too_far(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReplicatedJournal, "switch", beyond)
 
 
+def reserve_no_offsets(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(OffsetBlocks, "reserve", lambda self, partition, end: True)
+
+
+def use_a_block_before_it_is_committed(patch: pytest.MonkeyPatch) -> None:
+    reserve = OffsetBlocks.reserve
+
+    def use(self: OffsetBlocks, partition: NativePartition, end: int) -> bool:
+        reserve(self, partition, end)
+        return True
+
+    patch.setattr(OffsetBlocks, "reserve", use)
+
+
 # Each with the seeds among which it is noticed.
 BROKEN = [
     pytest.param(write_back_uncommitted, 30),
@@ -106,6 +122,8 @@ BROKEN = [
     pytest.param(keep_what_was_not_committed, 30),
     pytest.param(apply_beyond_committed, 30),
     pytest.param(checkpoint_too_far, 30),
+    pytest.param(reserve_no_offsets, 30),
+    pytest.param(use_a_block_before_it_is_committed, 60),
 ]
 
 

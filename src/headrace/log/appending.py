@@ -223,6 +223,9 @@ class Appender:
         if epoch != self._state.epoch:
             self._state.begin_epoch(epoch, base)
         if durability is Durability.MEMORY:
+            if log.reserve_offsets is not None and not log.reserve_offsets(partition, end):
+                # Nor may it see an offset that another leader may give again.
+                atomic = True
             cache.batches.append((base, last, bytes(batch), newest))
             if header is not None:
                 self._state.learn(header, base, batch, partition.high_watermark, self._segments)

@@ -72,6 +72,9 @@ class NativeLog(LocalLog):
         self.full = False
         # Makes the error with which appends are refused, where they are for another reason.
         self.refusal: Callable[[], StorageFailed] | None = None
+        # Given a `memory` partition and its next end, tells whether its offsets are free up to there, where other
+        # nodes have a say in that.
+        self.reserve_offsets: Callable[[NativePartition, int], bool] | None = None
         self.files = OpenFiles(runtime.disk, min(config.open_files_max, max(runtime.disk.open_files_max() // 2, 1)))
         self.places = Places()
         self.tail = Tail(config.tail_bytes)

@@ -71,7 +71,8 @@ class NativePartition(LocalPartition):
         super().__init__(topic, index, log.epoch, start, point)
         self.log = log
         self.topic_bytes = topic.id.bytes
-        # The recovery point: everything below it is in the segments and synced.
+        # The recovery point: everything below it is in the segments and synced. Of a `memory` topic: where the next
+        # start begins.
         self.point = point
         # The recovery point and the start that the checkpoint file has: what the next start goes by.
         self.saved_point = point
@@ -175,6 +176,13 @@ class NativePartition(LocalPartition):
         if sync_now(segment.sync_job() for segment in found.unsynced):
             found.unsynced = []
         return found
+
+    def begin_again(self, at: int = 0) -> None:
+        """What a `memory` topic held is gone with the leader that held it: go on empty, behind all offsets that one of
+        the group's leaders may have given (`offset_blocks.py`)."""
+        self.start = self.end = max(at, self.point)
+        self.adopt(Loaded(start=self.start, end=self.end))
+        self.wake_all()
 
     def mark_pinned(self, is_pinned: bool) -> None:
         """Its files are being copied, or are not any more."""

@@ -114,6 +114,8 @@ async def recover_partition(log: NativeLog, topic_bytes: bytes, index: int, repl
     partition = log.partitions_of(topic)[index]
     partition.epoch = max(partition.epoch, replay.epoch + 1)
     if topic.settings.durability is Durability.MEMORY:
+        # Of a replica: where offsets are free.
+        partition.begin_again(replay.start)
         return 0
     partition.start = max(partition.start, replay.start)
     partition.point = replay.point(partition.point)

@@ -6,7 +6,8 @@ batches as they are, changes of the catalogue, moves of a start. Applying again 
 a start goes on from its checkpoint. What is not committed is in the journal and in memory, and in no segment: where
 leaderships change, only the journal is truncated.
 
-`async` topics are as durable as `sync` ones here: every frame is synced. `memory` topics are not replicated.
+`async` topics are as durable as `sync` ones here: every frame is synced. `memory` topics are not replicated, but for
+which offsets are taken (`offset_blocks.py`).
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from headrace.log.group_frames import payload_of
 from headrace.log.interface import Done, Durability, Topic, TopicSettings
 from headrace.log.log_start import move_start
 from headrace.log.native import NativeLog, prepare_directory
+from headrace.log.offset_blocks import OffsetBlocks
 from headrace.log.partition import NativePartition
 from headrace.log.replay import read_replays
 from headrace.log.replicated_commit import ReplicatedCommitter, Submit
@@ -99,6 +101,8 @@ class ReplicatedLog(NativeLog):
         """What the directory has is no whole copy: there are no topics until `adopt_copy`. Set before the start."""
         # Changes of the catalogue that are under way.
         self._changes: set[asyncio.Task[Any]] = set()
+        self.blocks = OffsetBlocks(self)
+        self.reserve_offsets = self.blocks.reserve
         # Of deleted topics whose folders are still there, by name.
         self._removals: dict[str, asyncio.Task[None]] = {}
         self._judge()
@@ -220,6 +224,7 @@ class ReplicatedLog(NativeLog):
         self._not_leading = f"this node does not lead its group: {reason}"
         if self.replicated.leads:
             self.replicated.end(NotLeading(self._not_leading))
+            self.blocks.on_deposed()
         self._judge()
 
     def pause(self) -> None:
@@ -373,7 +378,9 @@ class ReplicatedLog(NativeLog):
         if not partition.loaded:
             await partition.load()
         if entry.kind is Kind.START:
-            if entry.offset > partition.start:
+            if topic.settings.durability is Durability.MEMORY:
+                partition.begin_again(entry.offset)
+            elif entry.offset > partition.start:
                 move_start(partition, entry.offset)
         elif entry.kind is Kind.DATA:
             _apply_batch(partition, entry)

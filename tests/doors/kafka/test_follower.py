@@ -233,6 +233,27 @@ async def test_the_leader_sends_consumers_to_their_rack(tmp_path: Path, version:
         await door.stop()
 
 
+async def test_what_the_leader_has_in_memory_is_read_from_it_alone(tmp_path: Path) -> None:
+    async with leading(tmp_path, kafka="127.0.0.1:0") as node:
+        topic = await node.broker.topics.create("rain", 1, {"durability": "memory"})
+        context = DoorContext(node.broker, node.config, node.config)  # type: ignore[arg-type]
+        door = KafkaDoor(context)
+        await door.start()
+        async with await Wire.open(door) as wire:
+            await wire.produce(9, topic, batch_of(b"a"))
+            reply = await wire.ask("fetch", 16, **fetch_fields((topic, 0, 0), rack_id="green"))
+            assert (result(reply).preferred_read_replica, values(reply)) == (-1, [b"a"])
+        await door.stop()
+        node.follow(2, 8)
+        follower = KafkaFollowerDoor(context)
+        await follower.start()
+        async with await Wire.open(follower) as wire:
+            reply = await wire.ask("fetch", 16, **fetch_fields((topic, 0, 0), rack_id="green"))
+            assert result(reply).error_code is NOT_LEADER
+        await follower.stop()
+        node.lead()
+
+
 # --- what is passed on ------------------------------------------------------------------------------------------------
 
 

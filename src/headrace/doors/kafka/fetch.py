@@ -40,7 +40,7 @@ from headrace.doors.kafka.placement import Leader, other_leader, replicas_near
 from headrace.doors.kafka.sessions import EPOCH_FULL, EPOCH_NONE, FetchPartition, Session, next_epoch
 from headrace.doors.kafka.wire import skip_tags
 from headrace.errors import CorruptLog, HeadraceError, OffsetOutOfRange
-from headrace.log.interface import Partition
+from headrace.log.interface import Durability, Partition
 
 if TYPE_CHECKING:
     from headrace.doors.kafka.connection import Connection
@@ -262,6 +262,9 @@ class FetchCall:
         follows = door.follows
         if self._request.replica >= 0 or (follows and (self._request.version < RACK or not door.may_read())):
             return Result(entry, NOT_LEADER_OR_FOLLOWER)
+        if follows and topic.settings.durability is Durability.MEMORY:
+            # The leader alone has what it holds.
+            return Result(entry, NOT_LEADER_OR_FOLLOWER)
         partition = topic.partitions[entry.index]
         if entry.leader_epoch >= 0 and entry.leader_epoch != (epoch := door.epoch_of(partition)):
             fenced = entry.leader_epoch < epoch
@@ -278,7 +281,8 @@ class FetchCall:
         if follows and entry.offset > high:
             # Not applied yet.
             return result
-        if self._preferred and result.start <= entry.offset <= high:
+        has_followers = self._preferred and topic.settings.durability is not Durability.MEMORY
+        if has_followers and result.start <= entry.offset <= high:
             result.preferred = self._preferred[entry.index % len(self._preferred)]
             return result
         # A follower may not have the beginning of the newest epoch yet.

@@ -84,11 +84,16 @@ class CopySource:
         topics = []
         for count, topic in enumerate(list(log.topics.values())):
             record = log.record_of(topic)
-            places = [(partition, self._ends.get(partition, 0)) for partition in log.partitions_of(topic)]
+            # Of a `memory` topic goes along where its offsets are free; one that came since has nothing.
+            in_memory = topic.settings.durability is Durability.MEMORY
+            places = [
+                (partition, partition.point if in_memory else self._ends.get(partition, 0))
+                for partition in log.partitions_of(topic)
+            ]
             record.partitions = [(min(partition.start, end), end) for partition, end in places]
             record.epochs = [partition.epoch for partition, _ in places]
             topics.append(checkpoints.topic_to_json(record))
-            if topic.settings.durability is not Durability.MEMORY:
+            if not in_memory:
                 self._left.extend(partition for partition, _ in places if partition in self._ends)
             if count % STEP_PARTITIONS == 0:
                 await asyncio.sleep(0)
