@@ -20,7 +20,15 @@ class SharedSettings(Settings):
         "", "A PEM file with the authorities whose client certificates are required.", metavar="FILE"
     )
     sasl_plain_without_tls: bool = setting(
-        False, "Take passwords in the clear (PLAIN) without TLS: the network between clients and broker is guarded."
+        False,
+        "Take passwords and tokens in the clear (SASL PLAIN; HTTP and NSQ from other machines) without TLS: the "
+        "network between clients and broker is guarded.",
+    )
+    http_authentication: str = setting(
+        "optional",
+        "Whether clients of the HTTP doors must show who they are. optional: those that do not are ANONYMOUS, and may "
+        "do what rules allow ANONYMOUS.",
+        choices=("optional", "required"),
     )
     insecure: bool = setting(
         False,

@@ -8,6 +8,7 @@ from headrace.addresses import format_address
 from headrace.doors.door import DoorContext, open_listener
 from headrace.doors.http.api.handlers import pages
 from headrace.doors.http.api.routes import DOCUMENT, RestApi
+from headrace.doors.http.server.authentication import HttpAuthentication
 from headrace.doors.http.server.listener import BODY_MAX_BYTES, Listener
 from headrace.doors.http.server.messages import Request, Response
 from headrace.doors.http.settings import HttpSettings
@@ -37,6 +38,7 @@ class HttpDoor:
             # Room for a message in Base64, and whatever stands around it.
             body_max_bytes=BODY_MAX_BYTES + 2 * broker.config.message_max_bytes,
             write_error=RestApi.write_error,
+            authentication=HttpAuthentication.of(broker.security, shared),
         )
 
     @property

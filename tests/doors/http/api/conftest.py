@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http.client import HTTPConnection
@@ -18,6 +19,8 @@ from tests.waiting import until
 from headrace.addresses import parse_address
 from headrace.broker.broker import Broker
 from headrace.broker.queues import Consumer, Queue
+from headrace.broker.security.credentials import ITERATIONS_MIN, Mechanism, derive
+from headrace.broker.security.users import User
 from headrace.config import Config
 from headrace.format import records
 from headrace.log.interface import Topic
@@ -40,11 +43,23 @@ class Sink:
         self.reason = reason
 
 
+def add_user(broker: Broker, name: str, password: str) -> None:
+    made = derive(password.encode(), {Mechanism.SHA_256: (b"salt" * 6, ITERATIONS_MIN)})
+    broker.security.users.by_name[name] = User(name, tuple(made))
+
+
+def basic(user: str, password: str) -> dict[str, str]:
+    """The header of Basic authentication."""
+    return {"Authorization": "Basic " + b64encode(f"{user}:{password}".encode()).decode()}
+
+
 class Served:
     """The server, and what a test does to it."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
+        self.headers: dict[str, str] = {}
+        """Of each request."""
 
     async def restart(self) -> None:
         """Stop cleanly, and start again on the same data."""
@@ -66,7 +81,7 @@ class Served:
         connection = HTTPConnection(*address, timeout=30)
         try:
             content = body if body is None or isinstance(body, bytes) else json.dumps(body)
-            connection.request(method, path, content, headers)
+            connection.request(method, path, content, self.headers | headers)
             response = connection.getresponse()
             raw = response.read()
             assert response.headers["Content-Type"] == "application/json", raw

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.doors.http.api.conftest import Served, serving
+from tests.doors.http.api.conftest import Served, add_user, basic, serving
 
 from headrace.broker.security import Operation, Resource
 from headrace.broker.security.rights import CLUSTER_NAME, OPERATIONS, Inside, Open, queue_name
@@ -18,7 +18,7 @@ from headrace.doors.http.api.rights import describe, names_of
 from headrace.doors.http.api.routes import ENDPOINTS
 
 IDS = [f"{each.operation.method} {each.operation.path}" for each in ENDPOINTS]
-ALICE = "ANONYMOUS"
+ALICE = "alice"
 DECLARED = [each for each in ENDPOINTS if isinstance(each.operation.rights, tuple)]
 
 
@@ -26,7 +26,14 @@ DECLARED = [each for each in ENDPOINTS if isinstance(each.operation.rights, tupl
 async def closed(tmp_path: Path) -> AsyncIterator[Served]:
     """A broker with `authorization`, and no rule yet."""
     async with serving(tmp_path, authorization="on") as served:
+        known(served)
         yield served
+
+
+def known(served: Served) -> None:
+    """Have requests come from a user."""
+    add_user(served.broker, ALICE, "wonderland")
+    served.headers = basic(ALICE, "wonderland")
 
 
 def granted(*rules: tuple[Operation, Resource, str]) -> list[Rule]:
@@ -155,6 +162,7 @@ async def test_a_redrive_takes_rights_on_both_topics(closed: Served):
 
 async def test_publishing_makes_a_topic_where_the_client_may(tmp_path: Path):
     async with serving(tmp_path, authorization="on", auto_create_topics=True) as served:
+        known(served)
         security = served.broker.security
         body = {"value": "x"}
         security.set_rules(granted((Operation.WRITE, Resource.TOPIC, "made")))

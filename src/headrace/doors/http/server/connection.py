@@ -10,7 +10,8 @@ nor buffer.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
@@ -116,11 +117,23 @@ class WebConnection(asyncio.Protocol):
             self._restart_deadline(self._patience)
             self._next()
 
+    @property
+    def certificate(self) -> Mapping[str, Any] | None:
+        """The client's, which was verified; None: it showed none."""
+        if not self._listener.tls or self._transport is None:
+            return None
+        return self._transport.get_extra_info("peercert") or None
+
     def close_when_idle(self) -> None:
         """Close once the request under way is answered and the answer sent."""
         self._last = True
         if not self._answering and self._transport is not None:
             self._transport.close()
+
+    def end(self, reason: str) -> None:
+        """The client's identity has ended while it was being answered."""
+        log.debug("a client's identity has ended", client=self.host, reason=reason)
+        self.abort()
 
     def abort(self) -> None:
         if self._transport is not None:

@@ -17,6 +17,7 @@ from typing import Any
 from headrace.broker.metrics import DoorMetrics
 from headrace.doors.acceptor import Acceptor
 from headrace.doors.capacity import Capacity
+from headrace.doors.http.server.authentication import HttpAuthentication
 from headrace.doors.http.server.connection import WebConnection
 from headrace.doors.http.server.guard import Guard
 from headrace.doors.http.server.messages import Answer, HttpError, Request, Response, WriteError, write_plain
@@ -43,9 +44,10 @@ class Listener(Acceptor[WebConnection]):
         answer_max_bytes: int = ANSWER_MAX_BYTES,
         request_seconds: float | None = None,
         write_error: WriteError = write_plain,
+        authentication: HttpAuthentication | None = None,
     ) -> None:
         """`hosts` are the names by which it may be called; `write_error` answers what never reaches a handler, or fails
-        in one."""
+        in one. Without `authentication` all clients are anonymous."""
         super().__init__(metrics, connections_max, capacity)
         self.answer = answer
         self.write_error = write_error
@@ -53,6 +55,7 @@ class Listener(Acceptor[WebConnection]):
         self._answer_max_bytes = answer_max_bytes
         self.request_seconds = REQUEST_SECONDS if request_seconds is None else request_seconds
         self.guard = Guard(metrics.name, hosts)
+        self._authentication = authentication
         self.tls = False
         self._answers: dict[asyncio.Task[None], None] = {}
         # Of requests: those without a key go to the partitions of a topic in turn.
@@ -93,11 +96,22 @@ class Listener(Acceptor[WebConnection]):
         """The response to a whole request."""
         session = request.session
         session.number, session.host, session.door = next(self._numbers), client.host, self.metrics.name
+        authentication = self._authentication
         try:
             self.guard.check(request)
+            if authentication is not None:
+                await authentication.identify(request, is_encrypted=self.tls, certificate=client.certificate)
         except HttpError as error:
             return self.write_error(error)
-        response = await self.answer(request)
+        if session.identity is None or authentication is None:
+            response = await self.answer(request)
+        else:
+            # Whatever takes long ends with the identity: its answer is for a client that is none any more.
+            session.on_ended = client.end
+            try:
+                response = await self.answer(request)
+            finally:
+                authentication.forget(session)
         if len(response.body) > self._answer_max_bytes:
             return self.write_error(
                 HttpError(

@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 from headrace.broker.metrics import ApiMetrics, Metrics
+from headrace.doors.http.server.authentication import refused
 from headrace.doors.http.server.messages import HttpError, Request, Response
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, NotAuthorized
 
 Handler = Callable[[Request, Mapping[str, str]], Awaitable[object]]
 """From a request and its arguments to a value that the API can write, or a whole response."""
@@ -100,7 +101,10 @@ class Router:
             else:
                 response = self.write(await handler(request, self.arguments(request, route, names)))
         except (HttpError, HeadraceError) as raised:
-            error = raised if isinstance(raised, HttpError) else self.translate(raised, request)
+            if isinstance(raised, NotAuthorized):
+                error = refused(request, raised)
+            else:
+                error = raised if isinstance(raised, HttpError) else self.translate(raised, request)
             counts.failed(error.code)
             response = self.write_error(error)
         counts.requests += 1

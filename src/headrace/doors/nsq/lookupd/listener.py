@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from headrace.doors.acceptor import BufferedAcceptor
 from headrace.doors.door import DoorContext
+from headrace.doors.http.server.authentication import HttpAuthentication
 from headrace.doors.http.server.listener import Listener
 from headrace.doors.nsq.lookupd.connection import LookupConnection
 from headrace.doors.nsq.lookupd.http import LookupApi
@@ -51,6 +52,7 @@ class Lookupd(BufferedAcceptor[LookupConnection]):
             request_seconds=shared.http_request_ms / 1000,
             hosts=context.host_names,
             write_error=Api.write_error,
+            authentication=HttpAuthentication.of(broker.security, shared),
         )
 
     async def listen(

@@ -13,7 +13,13 @@ from urllib.parse import parse_qs
 from headrace.broker.broker import Broker
 from headrace.broker.metrics import render
 from headrace.broker.queue_metrics import ages
-from headrace.doors.http.server.messages import Request, Response
+from headrace.broker.security import Operation
+from headrace.broker.security.rights import Declaration, Open
+from headrace.doors.http.api import rights
+from headrace.doors.http.api.rights import on_cluster
+from headrace.doors.http.server.authentication import refused
+from headrace.doors.http.server.messages import Request, Response, write_plain
+from headrace.errors import NotAuthorized
 from headrace.version import VERSION
 
 INDEX = """<!doctype html>
@@ -48,8 +54,8 @@ Page = Callable[[Context, Request], Awaitable[Response]]
 
 async def answer(context: Context, request: Request) -> Response:
     """The response to a request for a page."""
-    page = PAGES.get(request.path)
-    if page is None:
+    declaration, page = PAGES.get(request.path, (None, None))
+    if declaration is None or page is None:
         return Response(f"there is no {request.path} here; / lists what there is\n".encode(), status=404)
     if request.method not in ("GET", "HEAD"):
         return Response(
@@ -57,6 +63,10 @@ async def answer(context: Context, request: Request) -> Response:
             status=405,
             headers=(("Allow", "GET, HEAD"),),
         )
+    try:
+        rights.check(context.broker.security, request.session, declaration, request, {})
+    except NotAuthorized as error:
+        return write_plain(refused(request, error))
     return await page(context, request)
 
 
@@ -90,4 +100,10 @@ async def index(context: Context, request: Request) -> Response:
     return Response(text.encode(), "text/html; charset=utf-8")
 
 
-PAGES: dict[str, Page] = {"/": index, "/healthz": healthz, "/readyz": readyz, "/metrics": metrics}
+PROBE: Declaration = Open("load balancers and supervisors ask, and learn only whether the broker is well")
+PAGES: dict[str, tuple[Declaration, Page]] = {
+    "/": (on_cluster(Operation.DESCRIBE), index),
+    "/healthz": (PROBE, healthz),
+    "/readyz": (PROBE, readyz),
+    "/metrics": (on_cluster(Operation.DESCRIBE), metrics),
+}

@@ -15,6 +15,7 @@ from functools import partial
 from headrace.addresses import parse_addresses
 from headrace.broker.queues import Queue
 from headrace.doors.door import DoorContext
+from headrace.doors.http.server.authentication import HttpAuthentication
 from headrace.doors.http.server.listener import Listener
 from headrace.doors.http.server.messages import HttpError, Request, Response
 from headrace.doors.http.server.routing import Routes
@@ -89,6 +90,7 @@ class NsqdHttp:
             hosts=context.host_names,
             body_max_bytes=self._settings.nsq_max_body_size,
             write_error=Api.write_error,
+            authentication=HttpAuthentication.of(self._broker.security, context.shared),
         )
 
     async def _answer_in_the_clear(self, request: Request) -> Response:
