@@ -76,8 +76,28 @@ class InvalidCredentials(HeadraceError):
     """A user's name, a password or a credential cannot be one."""
 
 
+class DuplicateCredentials(InvalidCredentials):
+    """One request changes the same credential of a user twice."""
+
+
 class UnknownUser(HeadraceError):
-    """There is no such user."""
+    """There is no such user, or it has no such credential."""
+
+
+class UserExists(HeadraceError):
+    """There is a user of that name already."""
+
+
+class UnknownToken(HeadraceError):
+    """There is no such API token."""
+
+
+class InvalidRule(HeadraceError):
+    """A rule, a role or a scope makes no sense."""
+
+
+class TooManyIdentities(HeadraceError):
+    """There are as many users, tokens, rules or roles as may be."""
 
 
 # --- topics -----------------------------------------------------------------------------------------------------------

@@ -199,6 +199,7 @@ class GroupServer:
                 await self._abandon()
             else:
                 await self._doors.close()
+                await self.broker.security.stop()
         running, self._running = self._running, AsyncExitStack()
         await running.aclose()
 
@@ -277,6 +278,7 @@ class GroupServer:
         """Begin as a follower: a standby, and a follower's doors."""
         config, runtime = self.config, self._resources.runtime
         self.broker = Broker(runtime, self.replica.log, config.part(BrokerSettings), self.membership, self._metrics)
+        await self.broker.follow()
         await self._doors.open(self.broker, follows=True)
         self._accepts = True
 

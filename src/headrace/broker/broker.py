@@ -62,8 +62,8 @@ class Broker:
         self.config = config
         self.node_id = config.node_id
         self.membership: Membership = membership or Alone(config.node_id)
-        self.security = Security(runtime, config)
         self.topics = Topics(log, config)
+        self.security = Security(runtime, log, self.topics, config)
         self.dynamic = DynamicConfig(runtime, log, self.topics, config)
         self.unpacking = Unpacker(runtime.offload, config.decompressed_max_bytes)
         self.groups = GroupCoordinator(runtime, log, self.topics, config)
@@ -101,8 +101,12 @@ class Broker:
 
     async def start(self) -> None:
         """Start the parts; the log must have started."""
-        for part in (self.dynamic, self.topics, *self._parts):
+        for part in (self.dynamic, self.security, self.topics, *self._parts):
             await part.start()
+
+    async def follow(self) -> None:
+        """What a broker that is not started does for the doors of a node that follows."""
+        await self.security.follow()
 
     async def end_waits(self) -> None:
         """First of all at a stop: answer those that wait for others, or the doors would wait for them. These are joins
@@ -127,7 +131,7 @@ class Broker:
         """Stop without writing: this node does not lead any more, and the log refuses every append. What is not
         committed is void, and what is committed is the next leader's."""
         self.log.detach()
-        for part in (self.overflow, *reversed(self._parts), self.deliveries):
+        for part in (self.overflow, *reversed(self._parts), self.deliveries, self.security):
             try:
                 async with asyncio.timeout(ABANDON_SECONDS):
                     await part.stop()

@@ -29,3 +29,6 @@ class SecuritySettings(Settings):
     authentication_waiting_max: int = setting(
         1_000, "Passwords that may wait to be verified at once; more are refused, to be tried again.", least=1
     )
+    users_max: int = setting(10_000, "Users at a time.", least=1)
+    tokens_max: int = setting(10_000, "API tokens at a time.", least=1)
+    rules_max: int = setting(20_000, "Rules at a time, those of roles counted in.", least=1)

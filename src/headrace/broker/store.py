@@ -99,11 +99,11 @@ class StateTopic:
         """The topic, which is made if it is missing."""
         return await self._topics.open(self.name, self._partitions, self._settings, internal=True)
 
-    async def load(self, partition: Partition, apply: Apply, on_marker: OnMarker | None = None) -> None:
-        """Apply all that is durable in a partition, with turns of the loop between. A record that cannot be read is
-        logged and skipped. Raises PartitionOffline or CorruptLog."""
+    async def load(self, partition: Partition, apply: Apply, on_marker: OnMarker | None = None, first: int = 0) -> int:
+        """Apply all that is durable in a partition from an offset on, with turns of the loop between; the offset where
+        that ends. A record that cannot be read is logged and skipped. Raises PartitionOffline or CorruptLog."""
         await partition.load()
-        position, end = partition.start, partition.high_watermark
+        position, end = max(first, partition.start), partition.high_watermark
         step = 0
         while position < end:
             raw = await read(self._runtime, partition, position, LOAD_BYTES, committed=False)
@@ -121,8 +121,8 @@ class StateTopic:
                     # Unpacked once, however many records it has.
                     picker = await self._unpacking.read(records.Picker, batch)
                     # The offset behind the last record makes the kernel check that there is nothing more.
-                    for first in range(header.base_offset, header.last_offset + 2, STEP_RECORDS):
-                        wanted = list(range(first, min(first + STEP_RECORDS, header.last_offset + 2)))
+                    for begin in range(max(header.base_offset, first), header.last_offset + 2, STEP_RECORDS):
+                        wanted = list(range(begin, min(begin + STEP_RECORDS, header.last_offset + 2)))
                         found = picker.pick(wanted, UNBOUND, UNBOUND, True)
                         self._apply(partition, apply, found, header)
                         step += len(found) + 1
@@ -132,6 +132,7 @@ class StateTopic:
                 position = header.last_offset + 1
             if position == before:
                 raise CorruptLog(f"{self.name} partition {partition.index} has no whole batch at offset {position}")
+        return position
 
     def _apply(self, partition: Partition, apply: Apply, found: list[records.Record], header: BatchHeader) -> None:
         for record in found:

@@ -14,11 +14,13 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from headrace.broker.rate_limit import RateLimit
+from headrace.broker.security import tokens
 from headrace.broker.security.credentials import Credential, Mechanism, matching
 from headrace.broker.security.failures import Failures
 from headrace.broker.security.identity import Identity
 from headrace.broker.security.scram import NONCE_BYTES, ScramExchange
 from headrace.broker.security.session import Session
+from headrace.broker.security.tokens import Token
 from headrace.broker.security.users import Users
 from headrace.broker.security_settings import SecuritySettings
 from headrace.errors import AuthenticationFailed
@@ -53,7 +55,9 @@ class Authenticator:
         self._failure_log = RateLimit()
 
     async def password(self, user: str, password: str, session: Session, how: str = "password") -> Identity:
-        """The identity behind a password. Raises AuthenticationFailed."""
+        """The identity behind a password, or an API token in its place. Raises AuthenticationFailed."""
+        if tokens.parse(password) is not None:
+            return self.token(password, session, user)
         raw = password.encode("utf-8", "surrogatepass")
         if len(raw) > PASSWORD_BYTES_MAX or not raw:
             raise self.error(session, user, how, WRONG)
@@ -72,6 +76,35 @@ class Authenticator:
                 self._verified.clear()
             self._verified[user] = digest, candidates[number]
         return self.succeed(Identity(user, how))
+
+    def token(self, text: str, session: Session, user: str | None = None) -> Identity:
+        """The identity behind an API token; with a `user`, only if it is that one's. Raises AuthenticationFailed."""
+        token_id, secret = tokens.parse(text) or ("", "")
+        token = self.users.tokens.get(token_id)
+        shown = user or (token.user if token is not None else "")
+        if token is None or not token.fits(secret) or user not in (None, token.user):
+            raise self.error(session, shown, "token", "the API token is unknown, or it was revoked")
+        return self._identity_of(token, session, "token")
+
+    async def bearer(self, text: str, session: Session) -> Identity:
+        """The identity behind a bearer token of HTTP or OAUTHBEARER. Raises AuthenticationFailed."""
+        return self.token(text, session)
+
+    def signature(self, access_key: str, signed: bytes, signature: bytes, session: Session) -> Identity:
+        """The identity behind a HMAC-SHA1 signature: the access key is the id of an API token that signs, the key its
+        secret. Raises AuthenticationFailed."""
+        token = self.users.tokens.get(access_key)
+        key = token.secret if token is not None else ""
+        is_right = hmac.compare_digest(hmac.digest(key.encode() or self._key, signed, "sha1"), signature)
+        if token is None or not token.signs or not is_right:
+            shown = token.user if token is not None else ""
+            raise self.error(session, shown, "signature", "the access key is unknown, or the signature is wrong")
+        return self._identity_of(token, session, "signature")
+
+    def _identity_of(self, token: Token, session: Session, how: str) -> Identity:
+        if not token.is_valid(self._runtime.clock.now_ms()):
+            raise self.error(session, token.user, how, f"the API token {token.id} has expired. Make another one.")
+        return self.succeed(Identity(token.user, how, token.expires_at or None, token.scope, token.id))
 
     async def _match(
         self, password: bytes, candidates: Sequence[Credential], session: Session, user: str, how: str

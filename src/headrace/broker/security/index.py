@@ -20,14 +20,39 @@ class _Names:
     def __init__(self) -> None:
         self.literal: dict[str, list[Rule]] = {}
         self.prefixed: dict[str, list[Rule]] = {}
-        self.lengths: list[int] = []
-        """Of the prefixes, in ascending order."""
+        self.lengths: dict[int, int] = {}
+        """Of the prefixes, in ascending order, and how many there are of each."""
 
     def put(self, rule: Rule) -> None:
-        table = self.prefixed if rule.pattern is Pattern.PREFIXED else self.literal
-        table.setdefault(rule.name, []).append(rule)
+        table = self._table(rule)
+        rules = table.get(rule.name)
+        if rules is not None:
+            rules.append(rule)
+            return
+        table[rule.name] = [rule]
         if rule.pattern is Pattern.PREFIXED:
-            self.lengths = sorted({*self.lengths, len(rule.name)})
+            self._count(len(rule.name), 1)
+
+    def discard(self, rule: Rule) -> None:
+        table = self._table(rule)
+        rules = table[rule.name]
+        rules.remove(rule)
+        if not rules:
+            del table[rule.name]
+            if rule.pattern is Pattern.PREFIXED:
+                self._count(len(rule.name), -1)
+
+    def _table(self, rule: Rule) -> dict[str, list[Rule]]:
+        return self.prefixed if rule.pattern is Pattern.PREFIXED else self.literal
+
+    def _count(self, length: int, more: int) -> None:
+        count = self.lengths.get(length, 0) + more
+        if count == 0:
+            del self.lengths[length]
+        elif count == more:
+            self.lengths = dict(sorted({**self.lengths, length: count}.items()))
+        else:
+            self.lengths[length] = count
 
     def of(self, name: str) -> Iterator[list[Rule]]:
         """The rules that are about the resource of that name."""
@@ -54,11 +79,30 @@ class RuleIndex:
 
     def __init__(self, rules: Iterable[Rule] = ()) -> None:
         self._by_user: dict[str, dict[Resource, _Names]] = {}
-        self.has_hosts = False
-        """Whether any rule is about one address: decisions then depend on it."""
+        self._hosts = 0
         for rule in rules:
-            self.has_hosts |= rule.host != ANY
-            self._by_user.setdefault(rule.user, {}).setdefault(rule.resource, _Names()).put(rule)
+            self.put(rule)
+
+    @property
+    def has_hosts(self) -> bool:
+        """Whether any rule is about one address: decisions then depend on it."""
+        return self._hosts > 0
+
+    def put(self, rule: Rule) -> None:
+        """One more rule; the same one may be there several times."""
+        self._hosts += rule.host != ANY
+        self._by_user.setdefault(rule.user, {}).setdefault(rule.resource, _Names()).put(rule)
+
+    def discard(self, rule: Rule) -> None:
+        """One rule less, which is there."""
+        self._hosts -= rule.host != ANY
+        by_resource = self._by_user[rule.user]
+        names = by_resource[rule.resource]
+        names.discard(rule)
+        if not names.literal and not names.prefixed:
+            del by_resource[rule.resource]
+            if not by_resource:
+                del self._by_user[rule.user]
 
     def _names(self, user: str, resource: Resource) -> list[_Names]:
         found = (self._by_user.get(each) for each in ((user,) if user == ANY else (user, ANY)))

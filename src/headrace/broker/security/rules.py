@@ -27,6 +27,8 @@ class Rule:
     resource: Resource
     pattern: Pattern
     name: str
+    role: str = ""
+    """The role that it is a part of; empty: it stands for itself."""
 
     @property
     def principal(self) -> str:
@@ -54,7 +56,8 @@ class Rule:
         if self.pattern is Pattern.PREFIXED:
             on += ANY
         where = "" if self.host == ANY else f" from {self.host}"
-        return f"{self.permission.name.lower()} {self.user} {self.operation.name} on {on}{where}"
+        role = f" ({self.role})" if self.role else ""
+        return f"{self.permission.name.lower()} {self.user} {self.operation.name} on {on}{where}{role}"
 
 
 def allow(

@@ -14,15 +14,21 @@ import structlog
 
 from headrace.broker.internal import SECURITY
 from headrace.broker.rate_limit import RateLimit
+from headrace.broker.security.accounts import Accounts
 from headrace.broker.security.authenticator import Authenticator
+from headrace.broker.security.grants import Explanation, Grants
 from headrace.broker.security.identity import Identity, is_allowed
 from headrace.broker.security.index import RuleIndex
 from headrace.broker.security.rights import CLUSTER_NAME, OPERATIONS, Operation, Resource
-from headrace.broker.security.rules import Rule
+from headrace.broker.security.rules import ANY, Rule
 from headrace.broker.security.session import ANONYMOUS, Session
+from headrace.broker.security.store import SecurityStore
 from headrace.broker.security.users import Users
-from headrace.broker.security_settings import SecuritySettings
+from headrace.broker.security.watches import OnRevoked, Watch, Watches
+from headrace.broker.settings import BrokerSettings
+from headrace.broker.topics import Topics
 from headrace.errors import NotAuthorized
+from headrace.log.interface import Log
 from headrace.runtime import Runtime
 
 log = structlog.get_logger("headrace.security")
@@ -33,11 +39,13 @@ OFF, LOG_ONLY = "off", "log-only"
 class Security:
     """Identities, rights, quotas and audit of one broker."""
 
-    def __init__(self, runtime: Runtime, config: SecuritySettings) -> None:
+    def __init__(self, runtime: Runtime, log: Log, topics: Topics, config: BrokerSettings) -> None:
         self.on_changed: list[Callable[[str | None], None]] = []
-        """Called after the rights of a user have changed, with its name; None: those of any user may have."""
+        """Called after the rights of a user have changed, with its name as sessions have it (empty: of clients that are
+        not authenticated); None: those of any user may have."""
         self.on_authenticated: list[Callable[[Session], None]] = []
         """Called when a session is about to have another user, the same one anew, or none."""
+        self.store = SecurityStore(runtime, log, topics, config)
         self.users = Users(runtime.random.bytes(32))
         self.authenticator = Authenticator(runtime, self.users, config)
         self.refused: dict[tuple[Operation, Resource], int] = {}
@@ -48,12 +56,29 @@ class Security:
         self._super_users = frozenset(_names(config.super_users))
         self._runtime = runtime
         self._index = RuleIndex()
-        self._rules: tuple[Rule, ...] = ()
         self._decisions: dict[Hashable, bool] = {}
         self._decisions_max = config.authorization_cache_max
         self._refusal_log = RateLimit()
         self._sessions: WeakSet[Session] = WeakSet()
         self._expiring: dict[ref[Session], asyncio.TimerHandle] = {}
+        self.accounts = Accounts(runtime, self, config)
+        self.grants = Grants(self, config.rules_max)
+        self._watches = Watches(self)
+        self.store.on_followed.append(lambda: self.notify(None))
+
+    async def start(self) -> None:
+        """Load users and rules. Raises PartitionOffline or CorruptLog."""
+        await self.store.start()
+        self.notify(None)
+
+    async def follow(self) -> None:
+        """The same on a node that follows, and go on with what the leader changes."""
+        await self.store.follow()
+        self.notify(None)
+
+    async def stop(self) -> None:
+        """Follow no more."""
+        await self.store.stop()
 
     # --- decisions ----------------------------------------------------------------------------------------------------
 
@@ -71,10 +96,24 @@ class Security:
         if not self.allows(session, operation, resource, name):
             raise NotAuthorized(operation.name, resource.name, name)
 
+    def check_any(self, session: Session, *rights: tuple[Operation, Resource, str]) -> None:
+        """Raise NotAuthorized, for the last of some rights, unless a session has one of them."""
+        if not any(self._decides(session, *right) for right in rights):
+            self.check(session, *rights[-1])
+
     def check_create(self, session: Session, topic: str) -> None:
         """Raise NotAuthorized unless a session may make a topic of that name."""
-        if not self._decides(session, Operation.CREATE, Resource.CLUSTER, CLUSTER_NAME):
-            self.check(session, Operation.CREATE, Resource.TOPIC, topic)
+        create = Operation.CREATE
+        self.check_any(session, (create, Resource.CLUSTER, CLUSTER_NAME), (create, Resource.TOPIC, topic))
+
+    def watch(
+        self, session: Session, operation: Operation, resource: Resource, name: str, on_revoked: OnRevoked
+    ) -> Watch:
+        """Ask for a right that a session goes on using, and call back when it has gone. Raises NotAuthorized."""
+        self.check(session, operation, resource, name)
+        if self._may_all(session):
+            return Watch(None, session, operation, resource, name, on_revoked)
+        return self._watches.add(session, operation, resource, name, on_revoked)
 
     def allows_some(self, session: Session, operation: Operation, resource: Resource) -> bool:
         """Whether there can be a resource of that kind to which a session may do that. Refusals are not reported."""
@@ -141,7 +180,20 @@ class Security:
             return False
         if (session.user or ANONYMOUS) in self._super_users:
             return True
+        if not self.store.is_loaded:
+            return False
         return is_allowed(self._index.decide(session.user or ANONYMOUS, session.host, operation, resource, name))
+
+    def explain(self, user: str, host: str, operation: Operation, resource: Resource, name: str) -> Explanation:
+        """What `authorization=on` decides for a user at an address, and why."""
+        if name == SECURITY and _is_hidden(operation, resource):
+            return Explanation(False, f"no client may {operation.name} {SECURITY}, whatever the rules say")
+        if user in self._super_users:
+            return Explanation(True, f"{user} is a super user (super_users)")
+        rule = self._index.decide(user, host, operation, resource, name)
+        if rule is None:
+            return Explanation(False, f"no rule allows {user} {operation.name} on the {resource.name.lower()} '{name}'")
+        return Explanation(is_allowed(rule), f"by the rule: {rule}", rule)
 
     def _report(self, session: Session, operation: Operation, resource: Resource, name: str) -> None:
         self.refused[operation, resource] = self.refused.get((operation, resource), 0) + 1
@@ -155,19 +207,30 @@ class Security:
 
     # --- rules --------------------------------------------------------------------------------------------------------
 
-    @property
-    def rules(self) -> tuple[Rule, ...]:
-        """The rules in force."""
-        return self._rules
+    def change_rules(self, removed: Iterable[Rule], added: Iterable[Rule]) -> None:
+        """Have other rules in force. What was decided before holds until `notify_rules`."""
+        for rule in removed:
+            self._index.discard(rule)
+        for rule in added:
+            self._index.put(rule)
 
     def set_rules(self, rules: Iterable[Rule], user: str | None = None) -> None:
-        """Have other rules in force, which change the rights of one user, or of any."""
-        self._rules = tuple(rules)
-        self._index = RuleIndex(self._rules)
+        """Have these rules in force and no others, which changes the rights of one user, or of any. They are not
+        stored: that is for `Grants`."""
+        self._index = RuleIndex(rules)
         self.notify(user)
 
+    def notify_rules(self, users: Iterable[str]) -> None:
+        """Rules about these users, as rules name them, have changed."""
+        named = set(users)
+        if ANY in named:
+            self.notify(None)
+        else:
+            for user in named:
+                self.notify("" if user == ANONYMOUS else user)
+
     def notify(self, user: str | None) -> None:
-        """The rights of a user, or of any, have changed."""
+        """The rights of a user, as sessions name it, or of any, have changed."""
         self._decisions.clear()
         for call in self.on_changed:
             call(user)

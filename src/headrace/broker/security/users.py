@@ -1,4 +1,4 @@
-"""The users that have passwords, and how a password is looked up for a user that may not be there."""
+"""The users and their API tokens, and how a password is looked up for a user that may not be there."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from headrace.broker.security.credentials import ITERATIONS_MAX, SALT_BYTES, Credential, Mechanism
+from headrace.broker.security.tokens import Token
 
 NAME_CHARACTERS_MAX = 255
 # What verifies a password where a user has both.
@@ -50,6 +51,8 @@ class Users:
     def __init__(self, secret: bytes) -> None:
         """With a secret from which salts are made up."""
         self.by_name: dict[str, User] = {}
+        self.tokens: dict[str, Token] = {}
+        """By their ids."""
         self.secret = secret
 
     def find(self, name: str, mechanism: Mechanism, now_ms: int) -> tuple[Sequence[Credential], bool]:
