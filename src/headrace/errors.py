@@ -100,6 +100,27 @@ class TooManyIdentities(HeadraceError):
     """There are as many users, tokens, rules or roles as may be."""
 
 
+# --- quotas -----------------------------------------------------------------------------------------------------------
+
+
+class InvalidQuota(HeadraceError):
+    """A quota has an unknown name, a value that makes no sense, or is for nothing that can have one."""
+
+
+class QuotaExceeded(HeadraceError):
+    """The client has used more than its quota lets it: try again later."""
+
+    def __init__(self, kind: str, seconds: float) -> None:
+        super().__init__(f"the quota {kind} is used up. Try again in {seconds:.1f} seconds.")
+        self.kind = kind
+        self.seconds = seconds
+        """After which it is worth trying again."""
+
+
+class BoundReached(HeadraceError):
+    """The user has as many connections, topics or queues as it may have."""
+
+
 # --- topics -----------------------------------------------------------------------------------------------------------
 
 

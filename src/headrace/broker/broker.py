@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 
@@ -24,6 +25,7 @@ from headrace.broker.prepared import PreparedMessages
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.publish import Publisher
 from headrace.broker.queues import Queues
+from headrace.broker.quotas import Quotas
 from headrace.broker.redrive import Redrive
 from headrace.broker.rocketmq import RocketMqState
 from headrace.broker.rocketmq.positions import GroupPositions
@@ -64,6 +66,7 @@ class Broker:
         self.membership: Membership = membership or Alone(config.node_id)
         self.topics = Topics(log, config)
         self.security = Security(runtime, log, self.topics, config)
+        self.quotas = Quotas(config)
         self.dynamic = DynamicConfig(runtime, log, self.topics, config)
         self.unpacking = Unpacker(runtime.offload, config.decompressed_max_bytes)
         self.groups = GroupCoordinator(runtime, log, self.topics, config)
@@ -81,6 +84,7 @@ class Broker:
             *(runtime, log, self.topics, self.timer, self.deduplication, self.overflow, self.transactions),
             *(self.metrics, self.security),
         )
+        self.quotas.on_changed.append(partial(self.publisher.admissions.invalidate_user, None))
         self.prepared = PreparedMessages(runtime, log, self.topics, self.publisher, config)
         self.rocketmq = RocketMqState(runtime, log, self.topics, config)
         self.positions = GroupPositions(self.groups.rocketmq)

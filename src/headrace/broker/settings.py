@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headrace.broker.quota_settings import QuotaSettings
 from headrace.broker.security_settings import SecuritySettings
 from headrace.errors import ConfigError
 from headrace.log.settings import LogSettings
@@ -32,7 +33,7 @@ class TopicLimits(Settings):
     partitions_total_max: int = setting(100_000, "The most partitions of all topics.", least=1)
 
 
-class BrokerSettings(LogSettings, SecuritySettings, TopicLimits, NodeSettings):
+class BrokerSettings(LogSettings, QuotaSettings, SecuritySettings, TopicLimits, NodeSettings):
     """What a broker is given."""
 
     # Deduplication.

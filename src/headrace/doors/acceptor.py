@@ -125,6 +125,11 @@ class BufferedAcceptor(Acceptor[B]):
             connection.close_if_idle(SWEEPS)
         self._sweeping = self.loop.call_later(seconds / SWEEPS, self.close_idle, seconds)
 
+    def unmute(self) -> None:
+        """Quotas have changed: whoever waits goes on, and is held back by those that hold now."""
+        for connection in self.connections:
+            connection.unmute()
+
     async def close(self, seconds: float) -> None:
         """Accept no more, let connections answer what is under way, and close them, within some seconds."""
         if self._sweeping is not None:

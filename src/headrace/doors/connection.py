@@ -58,6 +58,7 @@ class BufferedConnection(asyncio.BufferedProtocol):
     __slots__ = (
         "_filled",
         "_held",
+        "_muted",
         "_need",
         "_own",
         "_pending",
@@ -88,6 +89,7 @@ class BufferedConnection(asyncio.BufferedProtocol):
         self._filled = 0
         self._need = 0
         self._held = 0
+        self._muted: asyncio.TimerHandle | None = None
         self._reading = True
         # A large request waits for the memory to receive it into.
         self._starved = False
@@ -145,6 +147,8 @@ class BufferedConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._held |= LOST
+        if self._muted is not None:
+            self._muted.cancel()
         self.door.connections.forget(self)
         self._pending.clear()
         self._own = None
@@ -344,8 +348,17 @@ class BufferedConnection(asyncio.BufferedProtocol):
 
     def mute(self, seconds: float) -> None:
         """Hold the client back for as long as its quota asks; its reply has the time."""
+        if self._muted is not None:
+            self._muted.cancel()
         self._held |= MUTED
-        self.door.loop.call_later(seconds, self.release, MUTED)
+        self._muted = self.door.loop.call_later(seconds, self.unmute)
+
+    def unmute(self) -> None:
+        """Go on: the time is up, or quotas have changed."""
+        if self._muted is not None:
+            self._muted.cancel()
+            self._muted = None
+            self.release(MUTED)
 
     def _pause_reading(self) -> None:
         if self._reading and not self.transport.is_closing():

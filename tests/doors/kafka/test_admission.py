@@ -12,10 +12,12 @@ from kio.schema.errors import ErrorCode
 from tests.doors.kafka.wired import Wire, batch_of, open_door, produce_fields
 from tests.waiting import until
 
+from headrace.broker.quotas.bucket import Bucket
+from headrace.broker.quotas.entities import make_entity
+from headrace.broker.quotas.kinds import Kind
 from headrace.broker.security import Identity, Session
 from headrace.doors.kafka import produce
 from headrace.doors.kafka.door import KafkaDoor
-from headrace.doors.kafka.quotas import Quota
 from headrace.format import records
 from headrace.log.interface import Topic
 
@@ -156,7 +158,9 @@ async def test_a_quota_is_charged_on_the_fast_way(tmp_path: Path, version: int) 
     async with open_door(tmp_path) as door, await Wire.open(door) as wire:
         topic = await door.broker.topics.create("rain", 1)
         await wire.produce(version, topic, batch_of(b"a"))
-        door.produce_quota = Quota(100_000)
+        door.broker.quotas.apply(make_entity([("client-id", "test")]), {Kind.PRODUCE: 100_000})
+        # The change has taken the admission away.
+        await wire.produce(version, topic, batch_of(b"a"))
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(produce, "parse", None)
             began = asyncio.get_running_loop().time()
@@ -165,31 +169,31 @@ async def test_a_quota_is_charged_on_the_fast_way(tmp_path: Path, version: int) 
             reply = await wire.ask("produce", version, **produce_fields(topic, batch_of(bytes(80_000))))
             throttled = reply.throttle_time.total_seconds()
             assert 0 < throttled < 0.4
-            assert reply.responses[0].partition_responses[0].base_offset == 2
+            assert reply.responses[0].partition_responses[0].base_offset == 3
             # The next one waits for it.
-            assert await send_fast(wire, version, topic, batch_of(b"b")) == 3
+            assert await send_fast(wire, version, topic, batch_of(b"b")) == 4
             assert asyncio.get_running_loop().time() - began >= throttled
-        assert door.broker.metrics.topic("rain").batches_in == 4
+        assert door.broker.metrics.topic("rain").batches_in == 5
 
 
-async def test_a_quota_charges_each_request_once(tmp_path: Path) -> None:
+async def test_a_quota_charges_each_request_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that the fast way leaves to the general one, too."""
     async with open_door(tmp_path, quota_produce_bytes=1_000_000_000) as door, await Wire.open(door) as wire:
-        charged: list[tuple[str | None, int]] = []
+        charged: list[float] = []
 
-        class Counted(Quota):
-            def charge(self, client: str | None, count: int, now: float) -> float:
-                charged.append((client, count))
+        class Counted(Bucket):
+            def charge(self, amount: float, now: float) -> float:
+                charged.append(amount)
                 return 0.0
 
-        door.produce_quota = Counted(1)
+        monkeypatch.setattr("headrace.broker.quotas.quotas.Bucket", Counted)
         topic = await door.broker.topics.create("rain", 1)
         sizes = []
         for text in (b"a", b"b", b"c" * 2_000_000, b"d"):
             fields = produce_fields(topic, batch_of(text))
             sizes.append(len(wire.frame("produce", 9, **fields)))
             await wire.ask("produce", 9, **fields)
-        assert charged == [("test", size) for size in sizes]
+        assert charged == sizes
 
 
 async def give_leader(door: KafkaDoor) -> None:

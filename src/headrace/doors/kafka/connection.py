@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, cast
 
 import structlog
 
+from headrace.broker.quotas import Meter
+from headrace.broker.quotas.bucket import Bucket
 from headrace.broker.security import Session
 from headrace.doors.connection import BUSY, CLOSING, DRAIN, LOST, UNREAD, BufferedConnection
 from headrace.doors.kafka import fetch, produce
@@ -58,6 +60,7 @@ class Connection(BufferedConnection):
         "listener",
         "session",
         "stall",
+        "timed",
         "tls",
     )
 
@@ -69,6 +72,8 @@ class Connection(BufferedConnection):
         self.listener = listener
         self.tls = False
         self.session = Session()
+        # What this client's requests take of the loop is counted here, where that is limited.
+        self.timed: Bucket | None = None
         # The last hit in the request cache of Produce, its reply, and the long poll that the client waits in.
         self.cached: CachedProduce | None = None
         self.entry: PendingCached | None = None
@@ -139,6 +144,7 @@ class Connection(BufferedConnection):
         position = 0
         out: list[bytes] = []
         started = door.loop.time()
+        began = door.seconds() if self.timed is not None else 0.0
         view = door.view if buffer is door.buffer else memoryview(buffer)
         produced = 0
         try:
@@ -196,6 +202,8 @@ class Connection(BufferedConnection):
             if out:
                 self.flush(out)
             door.produce_metrics.requests += produced
+            if began and self.timed is not None:
+                self.timed.count(door.seconds() - began, started)
         return position
 
     def _check_size(self, size: int) -> None:
@@ -218,6 +226,12 @@ class Connection(BufferedConnection):
             self._client_raw = raw
             self._client_id = raw.decode("utf-8", "replace")
         return self._client_id
+
+    def meter(self, buffer: bytearray, position: int, body: int) -> Meter | None:
+        """The quotas of the client that sent the frame at `position`."""
+        meter = self.door.quotas.meter(self.session, self.client_id(buffer, position, body) or "")
+        self.timed = None if meter is None else meter.request
+        return meter
 
     # --- replies ------------------------------------------------------------------------------------------------------
 

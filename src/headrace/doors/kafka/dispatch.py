@@ -6,8 +6,13 @@ until the reply is out.
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from headrace.broker.quotas import Meter
+from headrace.broker.quotas.bucket import Bucket
+from headrace.broker.quotas.steps import Steps
 from headrace.doors.kafka import codec
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.errors import Malformed, Unanswerable
@@ -17,6 +22,7 @@ from headrace.doors.kafka.wire import INT32_PAIR, skip_tags
 
 if TYPE_CHECKING:
     from headrace.doors.kafka.connection import Connection
+    from headrace.doors.kafka.door import KafkaDoor
 
 # The version of a call that asked for a version of ApiVersions which is not there.
 UNSUPPORTED = -1
@@ -36,6 +42,7 @@ def dispatch(
     """Begin to answer one request. Raises Malformed or Unanswerable."""
     api = APIS.get(key) or not_offered(key)
     client = connection.client_id(buffer, position, body)
+    meter = connection.meter(buffer, position, body) if connection.door.quotas.is_active else None
     if api is None or not api.oldest <= version <= api.newest:
         if api is None or key != API_VERSIONS:
             raise Unanswerable(f"{api.name if api else 'API'} {key} version {version} is not answered here")
@@ -56,10 +63,22 @@ def dispatch(
         connection.listener.name,
         *connection.listener.advertised_to(connection),
     )
-    connection.run(_answer(api, call, correlation, frame, started))
+    work = _answer(api, call, meter, correlation, frame, started)
+    if meter is not None and meter.request is not None:
+        work = _timed(work, meter.request, connection.door)
+    connection.run(work)
 
 
-async def _answer(api: Api, call: Call, correlation: int, frame: bytes, started: float) -> None:
+async def _timed(work: Coroutine[Any, Any, None], bucket: Bucket, door: KafkaDoor) -> None:
+    """Do a request, and count what its steps take of the loop."""
+    steps = Steps(work, door.seconds)
+    try:
+        await steps
+    finally:
+        bucket.count(steps.taken, door.loop.time())
+
+
+async def _answer(api: Api, call: Call, meter: Meter | None, correlation: int, frame: bytes, started: float) -> None:
     connection = call.connection
     offload = call.broker.runtime.offload
     metrics = call.broker.metrics.api("kafka", api.name)
@@ -80,7 +99,10 @@ async def _answer(api: Api, call: Call, correlation: int, frame: bytes, started:
                 else:
                     request = codec.decode_request(api.key, version, frame, 0)
                 reply = await connection.door.answer(api, call, request, frame)
+        throttle = 0.0 if meter is None else meter.asked(connection.door.loop.time())
         if reply is not None:
+            if throttle and not isinstance(reply, bytes):
+                reply["throttle_time"] = timedelta(seconds=throttle)
             if isinstance(reply, bytes):
                 body: bytes | bytearray = reply
             elif codec.is_large(reply):
@@ -92,6 +114,8 @@ async def _answer(api: Api, call: Call, correlation: int, frame: bytes, started:
             tags = b"\0" if version >= api.flexible and api.key != API_VERSIONS else b""
             head = INT32_PAIR.pack(4 + len(tags) + len(body), correlation)
             connection.flush([b"".join((head, tags, body))])
+            if throttle:
+                connection.mute(throttle)
     except Malformed:
         raise
     except Exception:

@@ -1,6 +1,6 @@
 """The Kafka door: listens, admits connections, and holds what they share.
 
-They share what an acceptor has, fetch sessions, quotas, and what is known of Produce requests.
+They share what an acceptor has, fetch sessions, and what is known of Produce requests.
 
 What a client can make the door hold: nothing while it is idle (10,000 connections that have each produced once take
 27 MB, 2.7 KB each, measured on uvloop); the bytes that have arrived of a cut request, at most doubled and never more
@@ -29,7 +29,6 @@ from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.connection import BUFFER_BYTES, Connection
 from headrace.doors.kafka.errors import KafkaError
 from headrace.doors.kafka.produce_replies import CachedProduce
-from headrace.doors.kafka.quotas import Quota
 from headrace.doors.kafka.registry import APIS, Api, handler
 from headrace.doors.kafka.sessions import Sessions
 from headrace.doors.kafka.settings import MAIN, KafkaSettings, Listener, listeners_of
@@ -110,8 +109,9 @@ class KafkaDoor(BufferedAcceptor[Connection]):
         self.context = context
         self.settings = settings
         self.request_max = settings.request_max_bytes
-        self.produce_quota = Quota(settings.quota_produce_bytes) if settings.quota_produce_bytes else None
-        self.fetch_quota = Quota(settings.quota_fetch_bytes) if settings.quota_fetch_bytes else None
+        self.quotas = broker.quotas
+        self.seconds = broker.runtime.clock.boot_seconds
+        broker.quotas.on_changed.append(self.unmute)
         self.produce_metrics = broker.metrics.api("kafka", "produce")
         self.fetch_metrics = broker.metrics.api("kafka", "fetch")
         # By user, version, and the bytes that such requests have in common.
@@ -148,6 +148,11 @@ class KafkaDoor(BufferedAcceptor[Connection]):
         self.close_idle(context.shared.connections_idle_ms / 1000)
         if self.broker.log.is_replicated:
             self._expire()
+
+    def unmute(self) -> None:
+        for connection in self.connections:
+            connection.timed = None
+        super().unmute()
 
     def _expire(self) -> None:
         """Answer, from now on, the Produce requests that have waited for their commit for longer than they allow."""

@@ -81,7 +81,7 @@ def begin(
     if not OLDEST <= version <= NEWEST:
         raise Unanswerable(f"Fetch version {version} is not answered here, {OLDEST} to {NEWEST} are")
     door = connection.door
-    client = connection.client_id(buffer, position, body) if door.fetch_quota is not None else None
+    client = (connection.client_id(buffer, position, body) or "") if door.quotas.is_active else None
     if version >= FLEXIBLE:
         body = skip_tags(buffer, body, stop)
     request = parse(buffer, body, stop, version, door.settings.array_max)
@@ -347,11 +347,15 @@ class FetchCall:
             elif result.error:
                 door.fetch_metrics.failed(ErrorCode(result.error).name)
         throttle = 0.0
-        if door.fetch_quota is not None:
-            size = sum(result.chunk.size for result in results if result.chunk is not None)
-            throttle = door.fetch_quota.charge(self._client, size, door.loop.time())
-            if throttle:
-                self._connection.mute(throttle)
+        if self._client is not None:
+            # Not when it began: a long poll may outlast a quota.
+            meter = door.quotas.meter(self._connection.session, self._client)
+            if meter is not None:
+                self._connection.timed = meter.request
+                size = sum(result.chunk.size for result in results if result.chunk is not None)
+                throttle = meter.consumed(size, door.loop.time())
+                if throttle:
+                    self._connection.mute(throttle)
         door.fetch_metrics.latency.observe(door.loop.time() - self._started)
         return encode(
             self._request.version,

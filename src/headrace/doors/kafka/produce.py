@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.publish import Admission, Loadable
+from headrace.broker.quotas import Meter
 from headrace.broker.transactions import TransactionalBatch
 from headrace.broker.unpacking import Packed, discard, prepare
 from headrace.doors.kafka.errors import KafkaError, Unanswerable, error_code
@@ -78,10 +79,8 @@ def handle(
         raise Unanswerable(f"Produce version {version} is not answered here, {OLDEST} to {NEWEST} are")
     door = connection.door
     request = parse(buffer, body, stop, version, door.settings.array_max)
-    throttle = 0.0
-    if door.produce_quota is not None:
-        client = connection.client_id(buffer, position, client_end)
-        throttle = door.produce_quota.charge(client, stop - position, started)
+    meter = connection.meter(buffer, position, client_end) if door.quotas.is_active else None
+    throttle = 0.0 if meter is None else meter.produced(stop - position, started)
     admissions = _admit(connection, request)
     cold = _cold(connection, request, admissions)
     rooms = ask(connection, request, admissions)
@@ -89,7 +88,7 @@ def handle(
     try:
         large = _large(request, admissions, buffer, ready)
         if not (cold or large or rooms.waiting):
-            connection.cached = _cache(connection, buffer, position, client_end, request, admissions)
+            connection.cached = _cache(connection, buffer, position, request, admissions, meter)
             _append(connection, buffer, request, admissions, rooms, correlation, out, throttle, started)
             return
     finally:
@@ -132,8 +131,10 @@ def append_cached(
     metrics = admission.metrics
     metrics.batches_in += 1
     metrics.bytes_in += len(batch)
-    quota = connection.door.produce_quota
-    throttle = 0.0 if quota is None else quota.charge(cached.client, size, started)
+    throttle = 0.0
+    if cached.meter is not None:
+        throttle = cached.meter.produced(size, started)
+        connection.timed = cached.meter.request
     if cached.acks:
         reply = cached.reply(correlation, base_offset, append_time, partition.start)
         if throttle:
@@ -158,9 +159,9 @@ def _cache(
     connection: Connection,
     buffer: bytearray,
     position: int,
-    client_end: int,
     request: Request,
     admissions: Sequence[Admission | None],
+    meter: Meter | None,
 ) -> CachedProduce | None:
     """Put a request for one partition into the cache; None where every request has to ask for room, or may hold what is
     delayed or a duplicate."""
@@ -175,11 +176,10 @@ def _cache(
         return None
     size = len(varint(end - start + 1)) if request.version >= FLEXIBLE else 4
     prefix = bytes(buffer[position + CORRELATION_END : start - size])
-    client = connection.client_id(buffer, position, client_end)
     size_max = connection.door.request_max
     is_local = _is_local(connection, request, admission)
     cached = CachedProduce(
-        *(request.version, prefix, size_max, request.acks, key, partitions[index], admission, client),
+        *(request.version, prefix, size_max, request.acks, key, partitions[index], admission, meter),
         *(request.timeout_ms, is_local),
     )
     connection.door.cache_request(connection.session, cached)

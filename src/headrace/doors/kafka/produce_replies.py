@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.broker.publish import Admission
+from headrace.broker.quotas import Meter
 from headrace.doors.kafka.errors import error_code
 from headrace.doors.kafka.placement import other_leader
 from headrace.doors.kafka.produce_cache import CachedRequest
@@ -23,7 +24,7 @@ ZSTD = 4
 class CachedProduce(CachedRequest):
     """One partition, as some client's requests name it, and everything about such a request that stays the same."""
 
-    __slots__ = ("acks", "admission", "client", "is_local", "key", "partition", "timeout_ms")
+    __slots__ = ("acks", "admission", "is_local", "key", "meter", "partition", "timeout_ms")
 
     def __init__(
         self,
@@ -34,18 +35,19 @@ class CachedProduce(CachedRequest):
         key: bytes,
         partition: Partition,
         admission: Admission,
-        client: str | None,
+        meter: Meter | None,
         timeout_ms: int,
         is_local: bool,
     ) -> None:
-        """`is_local`: its requests are answered once this node has them, committed or not."""
+        """`meter` is the client's, for as long as the admission is valid. `is_local`: its requests are answered once
+        this node has them, committed or not."""
         self.acks = acks
         self.timeout_ms = timeout_ms
         self.is_local = is_local
         self.key = key
         self.partition = partition
         self.admission = admission
-        self.client = client
+        self.meter = meter
         head = bytearray()
         if version >= FLEXIBLE:
             head += b"\0\x02"

@@ -181,8 +181,6 @@ class KafkaSettings(Settings):
     array_max: int = setting(200_000, "The most elements that a request may announce in all its arrays.", least=1)
     fetch_max_bytes: int = setting(57_671_680, "The most bytes of records in one fetch reply.", least=1)
     fetch_sessions_max: int = setting(1_000, "Incremental fetch sessions kept at once.")
-    quota_produce_bytes: int = setting(0, "Bytes a second that one client id may produce; 0: no limit.")
-    quota_fetch_bytes: int = setting(0, "Bytes a second that one client id may fetch; 0: no limit.")
 
 
 REMEDY = "Give tls_cert and tls_key to have Kafka clients speak TLS, or kafka_mechanisms to have them authenticate."

@@ -1,0 +1,65 @@
+"""The quotas of one client: what it has used of each, and how long it must wait."""
+
+from __future__ import annotations
+
+from headrace.broker.quotas.bucket import Bucket
+from headrace.broker.quotas.kinds import Kind
+from headrace.errors import QuotaExceeded
+
+
+class Meter:
+    """The buckets that a client draws on. Which ones they are changes with the quotas: ask for another meter then."""
+
+    __slots__ = ("_consume", "_mutate", "_produce", "request")
+
+    def __init__(
+        self, produce: Bucket | None, consume: Bucket | None, request: Bucket | None, mutate: Bucket | None
+    ) -> None:
+        self._produce = produce
+        self._consume = consume
+        self._mutate = mutate
+        self.request = request
+        """What its requests take of the loop, in seconds; None: that is not limited."""
+
+    # --- for doors that hold a client back after what it has done -----------------------------------------------------
+
+    def produced(self, size: int, now: float) -> float:
+        """Count bytes that the client has produced; the seconds for which it is held back."""
+        wait = 0.0 if self._produce is None else self._produce.charge(size, now)
+        return wait if self.request is None else max(wait, self.request.wait(now))
+
+    def consumed(self, size: int, now: float) -> float:
+        """Count bytes that the client is sent; the seconds for which it is held back."""
+        wait = 0.0 if self._consume is None else self._consume.charge(size, now)
+        return wait if self.request is None else max(wait, self.request.wait(now))
+
+    def asked(self, now: float) -> float:
+        """The seconds for which the client is held back after a request that moves no messages."""
+        return 0.0 if self.request is None else self.request.wait(now)
+
+    def mutated(self, partitions: int, now: float) -> float:
+        """Count partitions that the client has had made, added or deleted; the seconds for which it is held back."""
+        return 0.0 if self._mutate is None else self._mutate.charge(partitions, now)
+
+    # --- for doors that refuse what is too much -----------------------------------------------------------------------
+
+    def take_produce(self, size: int, now: float) -> None:
+        """Count bytes that the client is about to produce. Raises QuotaExceeded where it must come again later."""
+        self._check_request(now)
+        if self._produce is not None and (wait := self._produce.take(size, now)):
+            raise QuotaExceeded(Kind.PRODUCE, wait)
+
+    def take_consume(self, now: float) -> None:
+        """Before messages are read for the client, whose bytes are then counted by `consumed`. Raises QuotaExceeded."""
+        self._check_request(now)
+        if self._consume is not None and (wait := self._consume.take(0, now)):
+            raise QuotaExceeded(Kind.CONSUME, wait)
+
+    def take_mutate(self, partitions: int, now: float) -> None:
+        """Count partitions that are about to be made, added or deleted. Raises QuotaExceeded."""
+        if self._mutate is not None and (wait := self._mutate.take(partitions, now)):
+            raise QuotaExceeded(Kind.MUTATE, wait)
+
+    def _check_request(self, now: float) -> None:
+        if self.request is not None and (wait := self.request.take(0, now)):
+            raise QuotaExceeded(Kind.REQUEST, wait)

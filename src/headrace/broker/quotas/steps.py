@@ -1,0 +1,36 @@
+"""What a coroutine takes of the loop: the time of its steps, without that in which it waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Steps(Generic[T]):
+    """A coroutine that is awaited through this once; `taken` has the seconds."""
+
+    def __init__(self, work: Coroutine[Any, Any, T], clock: Callable[[], float]) -> None:
+        self.taken = 0.0
+        self._work = work
+        self._clock = clock
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        work = self._work
+        sent: Any = None
+        thrown: BaseException | None = None
+        while True:
+            began = self._clock()
+            try:
+                waited_for = work.send(sent) if thrown is None else work.throw(thrown)
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            finally:
+                self.taken += self._clock() - began
+            sent = thrown = None
+            try:
+                sent = yield waited_for
+            except BaseException as error:
+                thrown = error
