@@ -14,14 +14,16 @@ USERS = ("ann", "ben")
 CLIENTS = ("web", "app")
 RATES = (Kind.PRODUCE, Kind.CONSUME, Kind.REQUEST, Kind.MUTATE)
 
+
+def entity_of(user: str | None, client: str | None) -> Entity:
+    """Of the parts that are not empty."""
+    return make_entity((kind, name) for kind, name in (("user", user), ("client-id", client)) if name != "")
+
+
 entities: st.SearchStrategy[Entity] = (
     st.tuples(st.sampled_from(("", *USERS, None)), st.sampled_from(("", *CLIENTS, None)))
     .filter(lambda names: names != ("", ""))
-    .map(
-        lambda names: make_entity(
-            (kind, name) for kind, name in zip(("user", "client-id"), names, strict=True) if name != ""
-        )
-    )
+    .map(lambda names: entity_of(*names))
 )
 quotas = st.dictionaries(entities, st.dictionaries(st.sampled_from(RATES), st.integers(1, 9), min_size=1))
 

@@ -7,7 +7,6 @@ until the reply is out.
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.quotas import Meter
@@ -102,7 +101,7 @@ async def _answer(api: Api, call: Call, meter: Meter | None, correlation: int, f
         throttle = 0.0 if meter is None else meter.asked(connection.door.loop.time())
         if reply is not None:
             if throttle and not isinstance(reply, bytes):
-                reply["throttle_time"] = timedelta(seconds=throttle)
+                reply["throttle_time"] = int(throttle * 1000)
             if isinstance(reply, bytes):
                 body: bytes | bytearray = reply
             elif codec.is_large(reply):
