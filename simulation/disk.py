@@ -186,6 +186,9 @@ class SimulatedDisk:
         self.check_alive()
         return self.storage.free()
 
+    def capacity_bytes(self) -> int:
+        return self.storage.capacity or 1 << 40
+
     def open_files_max(self) -> int:
         return 1 << 20
 

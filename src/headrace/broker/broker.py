@@ -17,6 +17,7 @@ from headrace.broker.consumed import Consumed
 from headrace.broker.deduplication import Deduplication
 from headrace.broker.deliveries import Deliveries
 from headrace.broker.dynamic_config import DynamicConfig
+from headrace.broker.figures import Figures
 from headrace.broker.groups import GroupCoordinator
 from headrace.broker.membership import Alone, Membership
 from headrace.broker.metrics import Metrics
@@ -92,6 +93,7 @@ class Broker:
         self.slow_readers = SlowReaders(log, self.groups, self.queues, self.metrics, config)
         self.archived = Archived(runtime, log, self.groups, self.slow_readers, config)
         self.consumed = Consumed(log, self.queues, self.slow_readers, config)
+        self.figures = Figures(self)
         # In the order in which they start.
         self._parts = (
             *(self.queues, self.groups, self.transactions, self.timer, self.deduplication, self.prepared),
@@ -135,7 +137,7 @@ class Broker:
         """Stop without writing: this node does not lead any more, and the log refuses every append. What is not
         committed is void, and what is committed is the next leader's."""
         self.log.detach()
-        for part in (self.overflow, *reversed(self._parts), self.deliveries, self.security):
+        for part in (self.figures, self.overflow, *reversed(self._parts), self.deliveries, self.security):
             try:
                 async with asyncio.timeout(ABANDON_SECONDS):
                     await part.stop()
@@ -144,5 +146,5 @@ class Broker:
 
     async def stop(self) -> None:
         """Stop the parts; the log may stop after this."""
-        for part in (self.overflow, *reversed(self._parts), self.deliveries):
+        for part in (self.figures, self.overflow, *reversed(self._parts), self.deliveries):
             await part.stop()

@@ -54,6 +54,11 @@ class BrokerSettings(LogSettings, QuotaSettings, SecuritySettings, TopicLimits, 
     )
     searches_max: int = setting(4, "Searches at once; more are refused, to be tried again.", least=1)
 
+    # Figures.
+    figures_interval_ms: int = setting(
+        1_000, "How old the figures of `/v1/figures` may be: the broker is looked at no more often.", least=1
+    )
+
     # Too fast a producer, and what is consumed.
     overflow_held_bytes: int = setting(
         67_108_864,

@@ -180,6 +180,10 @@ class Disk(Protocol):
 
     def free_bytes(self) -> int: ...
 
+    def capacity_bytes(self) -> int:
+        """The size of the whole device."""
+        ...
+
     def open_files_max(self) -> int:
         """How many files this process may have open, of whatever kind."""
         ...
@@ -428,6 +432,11 @@ class SystemDisk:
     def free_bytes(self) -> int:
         stat = os.statvfs(self.root)
         return stat.f_bavail * stat.f_frsize
+
+    def capacity_bytes(self) -> int:
+        stat = os.statvfs(self.root)
+        # What is kept for the machine's administrator is nobody else's.
+        return (stat.f_blocks - stat.f_bfree + stat.f_bavail) * stat.f_frsize
 
     def open_files_max(self) -> int:
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

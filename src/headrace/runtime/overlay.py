@@ -222,6 +222,9 @@ class OverlayDisk:
     def free_bytes(self) -> int:
         return 1 << 62
 
+    def capacity_bytes(self) -> int:
+        return 1 << 62
+
     def open_files_max(self) -> int:
         return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 

@@ -50,7 +50,7 @@ class Host(Protocol):
 class ClassicState:
     """A group of the classic protocol, and its committed offsets."""
 
-    kind = "classic"
+    kind = family = "classic"
 
     def __init__(self, group_id: str, host: Host) -> None:
         self.group_id = group_id
@@ -65,6 +65,10 @@ class ClassicState:
         self._host = host
         # Ids that were handed out and have not come back yet.
         self._pending: dict[str, Deadline] = {}
+
+    @property
+    def member_count(self) -> int:
+        return len(self.roster)
 
     @property
     def is_vacant(self) -> bool:

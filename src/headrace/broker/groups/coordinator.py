@@ -13,7 +13,7 @@ for them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from uuid import UUID
 
 import structlog
@@ -331,6 +331,16 @@ class GroupCoordinator:
         except GroupError as refusal:
             return refusal.problem, []
         return Problem.NONE, listings
+
+    async def each(self) -> AsyncIterator[AnyGroup]:
+        """Every group, once all are read. Raises GroupError."""
+        async for shard in self._shards.loaded():
+            for group in list(shard.groups.values()):
+                yield group
+
+    async def find(self, group_id: str) -> AnyGroup | None:
+        """A group of whichever protocol. Raises GroupError."""
+        return await self._find(group_id)
 
     async def delete(self, group_id: str) -> Problem:
         """DeleteGroups, one of them."""

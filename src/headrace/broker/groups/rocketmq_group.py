@@ -53,6 +53,7 @@ class RocketMqGroup:
 
     # The type that Kafka's tools know, and list.
     kind = "classic"
+    family = "rocketmq"
     protocol_type = ""
 
     def __init__(self, group_id: str, now_ms: Callable[[], int]) -> None:
@@ -118,6 +119,10 @@ class RocketMqGroup:
             self.state_ms = self._now_ms()
 
     # --- what the coordinator asks of every group ---------------------------------------------------------------------
+
+    @property
+    def member_count(self) -> int:
+        return len(self.members)
 
     @property
     def is_vacant(self) -> bool:

@@ -103,7 +103,7 @@ class ConsumerGroupDescription:
 class ConsumerGroup:
     """A group of the consumer protocol, and its committed offsets."""
 
-    kind = "consumer"
+    kind = family = "consumer"
     protocol_type = CONSUMER
     is_void = False
     """A group that was joined is stored."""
@@ -221,6 +221,10 @@ class ConsumerGroup:
     def assignor(self) -> str:
         """The assignor that most members wish for now."""
         return choose_assignor(member.traits.assignor for member in self.roster)
+
+    @property
+    def member_count(self) -> int:
+        return len(self.roster)
 
     @property
     def is_vacant(self) -> bool:
