@@ -37,11 +37,24 @@ def test_a_histogram_counts_up_to_its_bounds() -> None:
 
 
 def test_topics_beyond_the_bound_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "TOPICS_MAX", 2)
+    monkeypatch.setattr(metrics, "COUNTED_MAX", 2)
     counted = Metrics()
     for name in ("a", "b", "c", "d", "a"):
         counted.topic(name).bytes_in += 1
     assert {name: topic.bytes_in for name, topic in counted.topics.items()} == {"a": 2, "b": 1, "other": 2}
+
+
+async def test_prometheus_gets_so_many_topics_and_the_sum_of_the_others(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "TOPICS_MAX", 2)
+    for name in ("a", "b", "c", "d"):
+        await broker.topics.create(name)
+        broker.metrics.topic(name).bytes_in += 1
+    samples = scraped(broker)
+    found = {name: samples["headrace_topic_bytes_in_total", name] for name in ("a", "b", "other")}
+    assert found == {"a": 1, "b": 1, "other": 2}
+    assert ("headrace_topic_bytes_in_total", "c") not in samples
 
 
 async def test_what_a_scrape_shows(broker: Broker) -> None:

@@ -5,15 +5,16 @@ the doors fetch the object once and add to it. Everything that can be known from
 lag) is not counted but looked at when Prometheus scrapes. prometheus_client only writes the text then, and is imported
 no earlier.
 
-Labels are bounded: after `TOPICS_MAX` topics the traffic of further ones is added up under `topic="other"`, and the
-figures of single partitions and groups come only when asked for, the first `SERIES_MAX` of them.
+Labels are bounded: Prometheus gets the first `TOPICS_MAX` topics, and the traffic of the others is added up under
+`topic="other"`; the figures of single partitions and groups come only when asked for, the first `SERIES_MAX` of them.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 TOPICS_MAX = 1_000
+# Topics that are counted apart; those of further ones are counted together.
+COUNTED_MAX = 20_000
 SERIES_MAX = 10_000
 # Upper bounds in seconds. A request that waits for an fsync takes about 0.3 ms, a long poll half a second.
 LATENCY_BOUNDS: Sequence[float] = (
@@ -157,10 +160,25 @@ class Metrics:
         """The counters of a topic, or those that all topics beyond the bound share. Only for topics that exist."""
         found = self.topics.get(name)
         if found is None:
-            if len(self.topics) >= TOPICS_MAX:
+            if len(self.topics) >= COUNTED_MAX:
                 name = OTHER
             found = self.topics.setdefault(name, TopicMetrics())
         return found
+
+    def forget_all_but(self, topics: Container[str]) -> None:
+        """Forget the topics that are gone: their names would fill the table."""
+        for name in [name for name in self.topics if name not in topics and name != OTHER]:
+            del self.topics[name]
+
+
+def _bounded(topics: Mapping[str, TopicMetrics]) -> Mapping[str, TopicMetrics]:
+    """The first of the topics, and the others added up."""
+    if len(topics) <= TOPICS_MAX:
+        return topics
+    first = {name: each for name, each in islice(topics.items(), TOPICS_MAX) if name != OTHER}
+    rest = [each for name, each in topics.items() if name not in first]
+    names = TopicMetrics.__slots__
+    return {**first, OTHER: TopicMetrics(*(sum(getattr(each, name) for each in rest) for name in names))}
 
 
 def render(
@@ -177,20 +195,19 @@ def render(
     from prometheus_client.registry import Collector, CollectorRegistry
 
     metrics = broker.metrics
-    # Names of topics that are gone would fill the table.
-    for name in [name for name in metrics.topics if name not in broker.log.topics and name != OTHER]:
-        del metrics.topics[name]
+    metrics.forget_all_but(broker.log.topics)
+    topics = _bounded(metrics.topics)
 
     class Scrape(Collector):
         def collect(self) -> Iterator[Metric]:
             for kind, name, help, value in _singles(broker):
                 yield (CounterMetricFamily if kind == COUNTER else GaugeMetricFamily)(name, help, value)
             yield from _labelled("door", metrics.doors, DOOR)
-            yield from _labelled("topic", metrics.topics, TOPIC)
+            yield from _labelled("topic", topics, TOPIC)
             for rows in (TOPIC_OVERFLOW, TOPIC_DUPLICATES):
                 having = {
                     name: topic
-                    for name, topic in metrics.topics.items()
+                    for name, topic in topics.items()
                     if any(getattr(topic, field) for field, _, _, _ in rows)
                 }
                 yield from _labelled("topic", having, rows)

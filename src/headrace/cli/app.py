@@ -24,6 +24,8 @@ from headrace.errors import HeadraceError
 
 # Where each command is, in the order of the help: MODULE:FUNCTION, or MODULE:app for a group of commands.
 COMMANDS = {
+    "overview": "figures:overview",
+    "figures": "figures:figures",
     "topic": "topics:app",
     "produce": "produce:produce",
     "consume": "consume:consume",

@@ -22,12 +22,24 @@ STEP_ENTRIES = 4_096
 SLACK = 1_024
 
 
+class Place(NamedTuple):
+    """How far a reader has come."""
+
+    number: int
+    """Of the last change that it has seen."""
+    round: int
+    """Of forgetting marks: those that it has not seen are there while no other has begun."""
+
+
+START = Place(0, 0)
+
+
 class Changed(NamedTuple):
     """A part of the rows."""
 
     rows: list[tuple[Key, Row | None]]
     """None: gone."""
-    number: int
+    place: Place
     """Go on from here."""
     more: bool
     full: bool
@@ -46,6 +58,7 @@ class Changes:
         self._marks = 0
         self._last_mark = 0
         self._forgotten = 0
+        self._round = 0
 
     def get(self, key: Key) -> Row | None:
         """The row as it is."""
@@ -70,10 +83,13 @@ class Changes:
         self._rows[key] = self.number, row
         self._order.append((self.number, key))
 
-    def after(self, number: int, limit: int, wanted: Callable[[Key], bool] = lambda key: True) -> Changed:
-        """At most `limit` of the wanted rows that have changed since a number; 0: all."""
-        full = number == 0 or number < self._forgotten or number > self.number
+    def after(self, place: Place, limit: int, wanted: Callable[[Key], bool] = lambda key: True) -> Changed:
+        """At most `limit` of the wanted rows behind a place."""
+        number = place.number
+        missed = place.round != self._round and number < self._forgotten
+        full = number == 0 or missed or number > self.number
         number = 0 if full else number
+        round = self._round if full or number >= self._forgotten else place.round
         at = bisect_right(self._order, number, key=_number_of)
         stop = min(at + STEP_ENTRIES, len(self._order))
         found: list[tuple[Key, Row | None]] = []
@@ -83,14 +99,16 @@ class Changes:
             current, row = self._rows.get(key, (0, None))
             if current == number and wanted(key):
                 found.append((key, row))
-        return Changed(found, number, at < len(self._order), full)
+        return Changed(found, Place(number, round), at < len(self._order), full)
 
     async def compact(self) -> None:
         """Forget old entries, if there are many. The one who changes rows calls it, and changes none meanwhile."""
         if len(self._order) <= 2 * (len(self._rows) - self._marks) + SLACK:
             return
-        self._forgotten = self._last_mark
-        self._marks = 0
+        if self._marks:
+            self._forgotten = self._last_mark
+            self._round += 1
+            self._marks = 0
         order: list[tuple[int, Key]] = []
         for first in range(0, len(self._order), STEP_ENTRIES):
             for entry in self._order[first : first + STEP_ENTRIES]:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from headrace.broker.figures.changes import Changed, Changes, Row
+from headrace.broker.figures.changes import START, Changed, Changes, Place, Row
 from headrace.broker.figures.columns import APIS, DOORS, GROUPS, KINDS, NODE, QUEUE_FIGURES, QUEUES, TOPICS
 from headrace.broker.figures.overview import Sample, Samples
 from headrace.broker.figures.unread import UnreadSince
@@ -77,8 +77,9 @@ class Figures:
 
     def after(self, version: str, limit: int, kinds: Iterable[str]) -> Changed:
         """What changed since a version that `version_of` gave, of some kinds."""
-        tag, _, number = version.partition(":")
-        since = int(number) if tag == self.tag and number.isdecimal() and len(number) < 20 else 0
+        tag, *numbers = version.split(":")
+        known = tag == self.tag and len(numbers) == 2 and all(each.isdecimal() and len(each) < 20 for each in numbers)
+        since = Place(*map(int, numbers)) if known else START
         wanted = frozenset(kinds)
         return self.changes.after(since, limit, lambda key: key[0] in wanted)
 
@@ -86,9 +87,9 @@ class Figures:
         """Those of all rows of a kind, as of the last look."""
         return list(self._known[kind])
 
-    def version_of(self, number: int) -> str:
+    def version_of(self, place: Place) -> str:
         """What a reader brings to be told what changed since."""
-        return f"{self.tag}:{number}"
+        return f"{self.tag}:{place.number}:{place.round}"
 
     # --- the look -----------------------------------------------------------------------------------------------------
 

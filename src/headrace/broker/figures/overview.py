@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # Rates are over about this long.
 RATE_SECONDS = 10.0
 SAMPLES_MAX = 64
-WARNING, CRITICAL = "warning", "critical"
+WARNING, CRITICAL = SEVERITIES = "warning", "critical"
 PROBLEMS_MAX = 100
 STEP_ROWS = 512
 DISK_WARNING, DISK_CRITICAL = 0.15, 0.05
@@ -172,7 +172,9 @@ def _judge_topic(names: tuple[str, ...], row: Mapping[str, object], now_ms: int)
         message = f"{offline} of the {row['partitions']} partitions of '{topic}' are offline: see the broker's log."
         return Problem("offline_partition", CRITICAL, message, offline, subject)
     if isinstance(passed_by, int) and passed_by:
-        message = f"{passed_by} records of '{topic}' went before a group had read them. Keep them longer, or read faster."
+        message = (
+            f"{passed_by} records of '{topic}' went before a group had read them. Keep them longer, or read faster."
+        )
         return Problem("passed_by", WARNING, message, passed_by, subject)
     if isinstance(blocked, int) and blocked:
         message = f"{blocked} requests of producers wait for the readers of '{topic}'."
@@ -187,7 +189,13 @@ def _judge_queue(names: tuple[str, ...], row: Mapping[str, object], now_ms: int)
     if isinstance(stuck, int) and stuck:
         message = f"{stuck} dead messages of the queue '{queue}' of '{topic}' cannot move to the dead-letter topic."
         return Problem("stuck_dead_letter", CRITICAL, message, stuck, subject)
-    if isinstance(oldest, int) and isinstance(ready, int) and now_ms - oldest > BEHIND_MS and ready and not row["paused"]:
+    if (
+        isinstance(oldest, int)
+        and isinstance(ready, int)
+        and now_ms - oldest > BEHIND_MS
+        and ready
+        and not row["paused"]
+    ):
         seconds = (now_ms - oldest) // 1000
         why = "It has no consumer." if not consumers else f"It has {consumers} consumers."
         message = f"the oldest message of the queue '{queue}' of '{topic}' has waited for {seconds} s. {why}"
