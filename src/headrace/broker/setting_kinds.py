@@ -56,6 +56,13 @@ class Setting:
         """Whether the value changes what Headrace does."""
         return not self.doc.startswith(IGNORED)
 
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The values that there are, where they can be listed."""
+        if isinstance(self.check, OneOf):
+            return self.check.values
+        return ("true", "false") if self.kind is Kind.BOOLEAN else ()
+
     def default_in(self, config: BrokerSettings) -> str:
         """The value of a topic that does not say."""
         return str(getattr(config, self.config_field)) if self.config_field else self.default
@@ -76,8 +83,17 @@ def none_or_at_least(low: int) -> Check:
     return lambda text: None if text == "-1" or int(text) >= low else f"it must be -1 (none), or at least {low}"
 
 
-def one_of(*values: str) -> Check:
-    return lambda text: None if text in values else f"it must be {' or '.join(values)}"
+class OneOf:
+    """The rule that a value is one of some."""
+
+    def __init__(self, *values: str) -> None:
+        self.values = values
+
+    def __call__(self, text: str) -> str | None:
+        return None if text in self.values else f"it must be {' or '.join(self.values)}"
+
+
+one_of = OneOf
 
 
 def as_list(text: str) -> list[str]:

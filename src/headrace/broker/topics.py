@@ -150,6 +150,11 @@ class Topics:
         return topic
 
     @property
+    def defaults(self) -> Mapping[str, str]:
+        """The defaults that were set while the broker runs."""
+        return self._defaults
+
+    @property
     def all(self) -> Mapping[str, Topic]:
         """Every topic, by name."""
         return self._log.topics

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
 from headrace.cli.connect import connects
-from headrace.cli.options import Json, Yes, assignments
+from headrace.cli.options import DryRun, Json, Yes, assignments
 from headrace.cli.output import confirm, print_json, show
+from headrace.cli.over_http import Api, over_http
 from headrace.client import EARLIEST, LATEST, Client
 from headrace.errors import HeadraceError
 
@@ -123,3 +125,34 @@ async def delete(client: Client, name: Name, yes: Yes = False) -> None:
     if not yes:
         confirm(f"Delete topic {name} and all its messages?")
     await client.admin.delete_topic(name)
+
+
+@app.command()
+@over_http
+def trim(
+    api: Api,
+    name: Name,
+    before: Annotated[
+        list[str], typer.Option(metavar="PARTITION:OFFSET", help="The first offset to keep; may be repeated.")
+    ] = [],  # noqa: B006 - typer copies it
+    before_time: Annotated[
+        str,
+        typer.Option(metavar="TIME", help="Delete what is older: 2026-11-16T12:00:00Z, or milliseconds."),
+    ] = "",
+    every: Annotated[bool, typer.Option("--all", help="Delete all records.")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Deletes the oldest records of a topic."""
+    places = [each.partition(":") for each in before]
+    if wrong := [":".join((place, offset)) for place, colon, offset in places if not (colon and offset.isdecimal())]:
+        raise HeadraceError(f"--before is {wrong[0]!r}. Use PARTITION:OFFSET.")
+    body: dict[str, Any] = {"dry_run": dry_run, "all": every}
+    if before:
+        body["before"] = {place: int(offset) for place, _, offset in places if len(offset) < 19}
+    if before_time:
+        body["before_ms"] = before_time
+    if not yes and not dry_run:
+        confirm(f"Delete records of the topic {name}?")
+    answer = api.ask("POST", f"/v1/topics/{quote(name, safe='')}/delete-records", body)
+    show(answer["partitions"], api.as_json, ["partition", "start_before", "start", "end", "deleted"])

@@ -87,6 +87,10 @@ class Figures:
         """Those of all rows of a kind, as of the last look."""
         return list(self._known[kind])
 
+    def groups_of(self, topic: str) -> list[str]:
+        """The groups that have a position in a topic, as of the last look."""
+        return sorted(group for group, name in self._known[GROUPS] if name == topic)
+
     def version_of(self, place: Place) -> str:
         """What a reader brings to be told what changed since."""
         return f"{self.tag}:{place.number}:{place.round}"

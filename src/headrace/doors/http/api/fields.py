@@ -54,6 +54,13 @@ class Fields:
     def flag(self, name: str) -> bool:
         return bool(self._typed(name, False, bool, "true or false"))
 
+    def switch(self, name: str) -> bool:
+        """true or false, as text in a query."""
+        value = self.text(name, "false")
+        if value not in ("true", "false"):
+            raise bad_request(f"{name} is {value!r}: it can be true or false")
+        return value == "true"
+
     def object(self, name: str) -> Mapping[str, Any]:
         return dict(self._typed(name, {}, dict, "an object"))
 

@@ -50,7 +50,7 @@ class Page:
             self._paused_at = self._size
             await asyncio.sleep(0)
 
-    def response(self, name: str, rest: Mapping[str, Any]) -> Response:
+    def response(self, name: str, rest: Mapping[str, Any], status: int = 200) -> Response:
         """The answer: the items under a name, and what else belongs to it."""
         body = f'{{"{name}": [{", ".join(self.items)}], {json.dumps(rest)[1:]}\n'
-        return Response(body.encode("utf-8", "replace"), JSON)
+        return Response(body.encode("utf-8", "replace"), JSON, status)

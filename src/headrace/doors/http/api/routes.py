@@ -12,7 +12,18 @@ from typing import cast
 from headrace.broker.broker import Broker
 from headrace.broker.security.rights import Declaration, Open
 from headrace.doors.http.api import errors, rights
-from headrace.doors.http.api.handlers import cluster, figures, half, publish, queues, redrive, search, timers
+from headrace.doors.http.api.handlers import (
+    cluster,
+    figures,
+    half,
+    publish,
+    queues,
+    redrive,
+    search,
+    timers,
+    topic_settings,
+    topics,
+)
 from headrace.doors.http.api.openapi import document
 from headrace.doors.http.api.operations import endpoints_of, paths_of
 from headrace.doors.http.api.responses import JSON, Names, json_response
@@ -23,7 +34,7 @@ from headrace.errors import HeadraceError, NotEnoughReplicas, NotLeading
 
 DOCUMENT = "/openapi.json"
 # Whatever has endpoints, in the order of the documentation.
-MODULES = (publish, search, queues, redrive, timers, half, figures, cluster)
+MODULES = (publish, search, topics, topic_settings, queues, redrive, timers, half, figures, cluster)
 ENDPOINTS = tuple(endpoints_of(*MODULES))
 # What a node that follows answers for itself.
 LOCAL = frozenset((DOCUMENT, *(each.operation.path for each in ENDPOINTS if each.operation.is_local)))
