@@ -13,6 +13,7 @@ from functools import partial
 import structlog
 
 from headrace.broker.archived import Archived
+from headrace.broker.audit import Audit
 from headrace.broker.consumed import Consumed
 from headrace.broker.deduplication import Deduplication
 from headrace.broker.deliveries import Deliveries
@@ -66,14 +67,18 @@ class Broker:
         self.node_id = config.node_id
         self.membership: Membership = membership or Alone(config.node_id)
         self.topics = Topics(log, config)
-        self.security = Security(runtime, log, self.topics, config)
+        self.audit = Audit(runtime, self.topics, config)
+        self.topics.on_managed.append(self.audit.record_topic)
+        self.security = Security(runtime, log, self.topics, self.audit, config)
         self.quotas = Quotas(config)
         self.dynamic = DynamicConfig(runtime, log, self.topics, config)
+        self.dynamic.on_altered.append(self.audit.record_settings)
         self.unpacking = Unpacker(runtime.offload, config.decompressed_max_bytes)
         self.groups = GroupCoordinator(runtime, log, self.topics, config)
         self.groups.consumers.own_settings = self.dynamic.of_group
         self.deliveries = Deliveries(runtime, self.topics, config)
-        self.queues = Queues(runtime, log, self.topics, self.deliveries, config, self.unpacking)
+        self.queues = Queues(runtime, log, self.topics, self.deliveries, config, self.unpacking, self.security)
+        self.queues.on_managed.append(self.audit.record_queue)
         self.redrive = Redrive(self)
         self.timer = Timer(runtime, log, self.topics, config)
         self.producer_ids = ProducerIds(log)
@@ -107,7 +112,7 @@ class Broker:
 
     async def start(self) -> None:
         """Start the parts; the log must have started."""
-        for part in (self.dynamic, self.security, self.topics, *self._parts):
+        for part in (self.dynamic, self.audit, self.security, self.topics, *self._parts):
             await part.start()
 
     async def follow(self) -> None:
@@ -137,7 +142,7 @@ class Broker:
         """Stop without writing: this node does not lead any more, and the log refuses every append. What is not
         committed is void, and what is committed is the next leader's."""
         self.log.detach()
-        for part in (self.figures, self.overflow, *reversed(self._parts), self.deliveries, self.security):
+        for part in (self.figures, self.overflow, *reversed(self._parts), self.deliveries, self.security, self.audit):
             try:
                 async with asyncio.timeout(ABANDON_SECONDS):
                     await part.stop()
@@ -146,5 +151,5 @@ class Broker:
 
     async def stop(self) -> None:
         """Stop the parts; the log may stop after this."""
-        for part in (self.figures, self.overflow, *reversed(self._parts), self.deliveries):
+        for part in (self.figures, self.overflow, *reversed(self._parts), self.deliveries, self.security, self.audit):
             await part.stop()

@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -27,6 +28,9 @@ from headrace.format.batch import BatchHeader
 from headrace.format.records import Record
 from headrace.log.local import LocalLog
 from headrace.runtime import Runtime
+
+if TYPE_CHECKING:
+    from headrace.broker.security import Session
 
 logger = structlog.get_logger("headrace.configs")
 
@@ -70,6 +74,8 @@ class DynamicConfig:
         self._config = config
         self._stored = StateTopic(runtime, log, topics, config, TOPIC, TOPIC_CONFIG)
         self._values: dict[Scope, dict[str, Values]] = {scope: {} for scope in Scope}
+        self.on_altered: list[Callable[[Session | None, str, str, str], None]] = []
+        """Called with who has changed settings (None: the broker by itself), of what, its name, and which."""
         self._changing = asyncio.Lock()
         self._loaded = False
 
@@ -91,7 +97,9 @@ class DynamicConfig:
         """What has settings."""
         return sorted(self._values[scope])
 
-    async def alter(self, scope: Scope, name: str, change: Change, *, validate_only: bool = False) -> None:
+    async def alter(
+        self, scope: Scope, name: str, change: Change, *, validate_only: bool = False, session: Session | None = None
+    ) -> None:
         """Change settings: `change` takes those that are set and returns those that shall be. Raises
         InvalidGroupConfig or InvalidBrokerConfig, and what the log raises."""
         async with self._changing:
@@ -100,8 +108,12 @@ class DynamicConfig:
             cleaned = await self._clean(scope, name, change(self.of(scope, name)))
             if validate_only or cleaned == self.of(scope, name):
                 return
+            before = self.of(scope, name)
             await self._store(scope, name, cleaned)
             self._apply(scope, name, cleaned)
+            changed = sorted(key for key in {*before, *cleaned} if before.get(key) != cleaned.get(key))
+            for call in self.on_altered:
+                call(session, scope, name, " ".join(changed))
             if scope is Scope.BROKER:
                 self._tune()
                 await self._topics.follow(self._defaults())

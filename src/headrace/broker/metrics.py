@@ -212,6 +212,7 @@ def render(
                 }
                 yield from _labelled("topic", having, rows)
             yield from _requests(broker)
+            yield from _security(broker)
 
     # `auto_describe` off: a registry would otherwise collect once just to learn the names.
     registry = CollectorRegistry(auto_describe=False)
@@ -299,6 +300,26 @@ def _requests(broker: Broker) -> Iterator[Metric]:
     late = HistogramMetricFamily("headrace_timer_late_seconds", "How late messages were fired.")
     late.add_metric([], _cumulated(broker.timer.dispatcher.late), broker.timer.dispatcher.late.total)
     yield from (requests, errors, latency, late)
+
+
+def _security(broker: Broker) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily
+
+    security, audit = broker.security, broker.audit
+    for name, help, by_how in (
+        ("headrace_authentications", "Clients that have shown who they are.", security.authenticator.succeeded),
+        ("headrace_authentication_failures", "Clients that have not.", security.authenticator.failed),
+    ):
+        family = CounterMetricFamily(name, help, labels=["how"])
+        for how, count in by_how.items():
+            family.add_metric([how], count)
+        yield family
+    refused = CounterMetricFamily("headrace_refusals", "Rights that were missing.", labels=["operation", "resource"])
+    for (operation, resource), count in security.refused.items():
+        refused.add_metric([operation.name.lower(), resource.name.lower()], count)
+    yield refused
+    yield CounterMetricFamily("headrace_audit_records", "Records written to __audit.", audit.written)
+    yield CounterMetricFamily("headrace_audit_dropped", "Entries that __audit lacks.", audit.dropped)
 
 
 def _cumulated(histogram: Histogram) -> list[tuple[str, float]]:

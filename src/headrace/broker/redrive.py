@@ -149,7 +149,11 @@ class Redrive:
                     return Step(
                         waiting=f"{dying} messages are just being written to {topic.name}", next=Progress({}, {})
                     )
-            return await _Run(self._broker, session, order, topic, queue).step()
+            step = await _Run(self._broker, session, order, topic, queue).step()
+            sent = sum(each.outcome == REDRIVEN for each in step.results)
+            if sent:
+                self._broker.audit.record(session, "redrive", Resource.TOPIC, order.topic, detail=f"{sent} messages")
+            return step
 
 
 class _Run:

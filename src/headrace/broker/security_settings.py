@@ -29,6 +29,17 @@ class SecuritySettings(Settings):
     authentication_waiting_max: int = setting(
         1_000, "Passwords that may wait to be verified at once; more are refused, to be tried again.", least=1
     )
+    audit: str = setting(
+        "auto",
+        "Whether who does what is written to the topic __audit and to the log; auto: where `authorization` is not off.",
+        choices=("auto", "off", "on"),
+    )
+    audit_reads: bool = setting(False, "Whether that has what is read, too: one entry for many reads of the same.")
+    audit_entries_max: int = setting(
+        10_000,
+        "Entries that wait to be written to __audit; more are dropped, and counted. Refusals take half of it at most.",
+        least=2,
+    )
     users_max: int = setting(10_000, "Users at a time.", least=1)
     tokens_max: int = setting(10_000, "API tokens at a time.", least=1)
     rules_max: int = setting(20_000, "Rules at a time, those of roles counted in.", least=1)

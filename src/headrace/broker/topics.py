@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -29,6 +30,9 @@ from headrace.errors import (
     UnknownTopic,
 )
 from headrace.log.interface import Durability, Log, Topic, TopicSettings
+
+if TYPE_CHECKING:
+    from headrace.broker.security import Session
 
 logger = structlog.get_logger("headrace.topics")
 
@@ -75,6 +79,8 @@ class Topics:
         self._config = config
         # Called with a topic that is about to grow, and to how many partitions; may raise.
         self.growing: list[Callable[[Topic, int], None]] = []
+        self.on_managed: list[Callable[[Session | None, str, str, str], None]] = []
+        """Called with who has changed a topic (None: the broker by itself), how, its name, and more on it."""
         # Called with a topic that is new, has changed (its settings, its partitions, its queues), or is gone.
         self.changed: list[Callable[[Topic], None]] = []
         # Defaults of topics that were set while the broker runs.
@@ -187,14 +193,21 @@ class Topics:
         return cleaned
 
     async def create(
-        self, name: str, partitions: int = -1, config: Mapping[str, str] | None = None, internal: bool = False
+        self,
+        name: str,
+        partitions: int = -1,
+        config: Mapping[str, str] | None = None,
+        internal: bool = False,
+        session: Session | None = None,
     ) -> Topic:
         """Make a topic; -1 partitions: as many as the broker's default. Raises InvalidTopic, TopicExists,
         InvalidPartitions or InvalidTopicConfig."""
         async with self._turns.of(_collision_key(name)):
             cleaned = self.check_new(name, partitions, config, internal)
             count = self._count(name, partitions)
-            creating = asyncio.ensure_future(self._counted(count, self._create(name, count, cleaned, internal)))
+            creating = asyncio.ensure_future(
+                self._counted(count, self._create(name, count, cleaned, internal, session))
+            )
             try:
                 return await asyncio.shield(creating)
             except asyncio.CancelledError:
@@ -205,7 +218,9 @@ class Topics:
                     logger.warning("a topic was not created, and its client has gone", topic=name, error=str(error))
                 raise
 
-    async def _create(self, name: str, partitions: int, config: Mapping[str, str], internal: bool) -> Topic:
+    async def _create(
+        self, name: str, partitions: int, config: Mapping[str, str], internal: bool, session: Session | None
+    ) -> Topic:
         complete = await self.prepare(name) if self.prepare is not None and not internal else None
         settings = self._settings(name, config)
         topic = await self._log.create(name, partitions, config, settings)
@@ -215,11 +230,13 @@ class Topics:
         if self._colliding is not None:
             self._colliding[_collision_key(name)] = name
         self.notify(topic)
+        if not internal:
+            self._managed(session, "create", name, f"{partitions} partitions{_names_of(config)}")
         if complete is not None:
             await complete(topic)
         return topic
 
-    async def ensure(self, name: str, config: Mapping[str, str] | None = None) -> Topic:
+    async def ensure(self, name: str, config: Mapping[str, str] | None = None, session: Session | None = None) -> Topic:
         """The topic, made with these settings and the defaults if it is missing and may be. Raises UnknownTopic or
         InvalidTopic."""
         topic = self._log.topics.get(name)
@@ -228,10 +245,16 @@ class Topics:
         check_name(name)
         if not self._config.auto_create_topics or is_internal(name) or name == CLUSTER_METADATA:
             raise UnknownTopic(f"there is no topic '{name}', and it is not made by naming it (auto_create_topics)")
-        return await self.open(name, config=config)
+        return await self.open(name, config=config, session=session)
 
     async def open(
-        self, name: str, partitions: int = -1, config: Mapping[str, str] | None = None, *, internal: bool = False
+        self,
+        name: str,
+        partitions: int = -1,
+        config: Mapping[str, str] | None = None,
+        *,
+        internal: bool = False,
+        session: Session | None = None,
     ) -> Topic:
         """The topic, made with these settings if it is missing, whether naming it is enough or not: for what the broker
         itself writes to. Raises what `create` raises, and UnknownTopic."""
@@ -239,7 +262,7 @@ class Topics:
         if topic is not None:
             return topic
         try:
-            return await self.create(name, partitions, config, internal)
+            return await self.create(name, partitions, config, internal, session)
         except TopicExists:
             # Another caller was first; unless it was deleted again since.
             topic = self._log.topics.get(name)
@@ -247,7 +270,9 @@ class Topics:
                 raise UnknownTopic(f"topic '{name}' was deleted while it was being made") from None
             return topic
 
-    async def delete(self, name: str, only: Topic | None = None, internal: bool = False) -> None:
+    async def delete(
+        self, name: str, only: Topic | None = None, internal: bool = False, session: Session | None = None
+    ) -> None:
         """Drop a topic and its data; with `only`, unless the name means another topic by now. Raises UnknownTopic or
         InvalidTopic."""
         async with self._turns.of(_collision_key(name)):
@@ -261,6 +286,8 @@ class Topics:
             if self._colliding is not None:
                 self._colliding.pop(_collision_key(name), None)
             self.notify(topic)
+        if not internal:
+            self._managed(session, "delete", name)
 
     def check_growth(self, name: str, count: int) -> Topic:
         """Judge a growth to `count` partitions; the topic. Raises what `grow` would."""
@@ -278,12 +305,13 @@ class Topics:
             check(topic, count)
         return topic
 
-    async def grow(self, name: str, count: int) -> Topic:
+    async def grow(self, name: str, count: int, session: Session | None = None) -> Topic:
         """Give a topic more partitions, `count` in all. Raises UnknownTopic, InvalidTopic or InvalidPartitions."""
         async with self._turns.of(_collision_key(name)):
             now = len(self.check_growth(name, count).partitions)
             topic = await self._counted(count - now, self._log.alter(name, partitions=count))
             self.notify(topic)
+            self._managed(session, "grow", name, f"from {now} to {count} partitions")
             return topic
 
     @property
@@ -340,14 +368,26 @@ class Topics:
             )
         return cleaned
 
-    async def alter_config(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Topic:
+    async def alter_config(
+        self,
+        name: str,
+        change: Callable[[Mapping[str, str]], Mapping[str, str]],
+        session: Session | None = None,
+    ) -> Topic:
         """Change a topic's own settings: `change` takes those it has and returns those it shall have, and is called
         when no other change is under way. Takes effect at once. Raises UnknownTopic or InvalidTopicConfig."""
         async with self._turns.of(_collision_key(name)):
             cleaned = self.check_config(name, change)
+            before = self.existing(name).config
             topic = await self._log.alter(name, config=(cleaned, self._settings(name, cleaned)))
             self.notify(topic)
+            changed = {key for key in {*before, *cleaned} if before.get(key) != cleaned.get(key)}
+            self._managed(session, "alter", name, _names_of(changed).strip())
             return topic
+
+    def _managed(self, session: Session | None, action: str, name: str, detail: str = "") -> None:
+        for call in self.on_managed:
+            call(session, action, name, detail)
 
     def notify(self, topic: Topic) -> None:
         """Call the listeners of topics: something about one has changed."""
@@ -360,6 +400,11 @@ class Topics:
         if self._colliding is None:
             self._colliding = {_collision_key(other): other for other in self._log.topics}
         return self._colliding.get(_collision_key(name))
+
+
+def _names_of(settings: Iterable[str]) -> str:
+    """The names of settings: a value may be secret."""
+    return "".join(f" {name}" for name in sorted(settings))
 
 
 def _collision_key(name: str) -> str:

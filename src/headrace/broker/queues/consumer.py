@@ -11,9 +11,13 @@ from array import array
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.broker.queues.delivery import Claimed
+from headrace.broker.security.rights import Operation, Resource, queue_name
+from headrace.errors import NotAuthorized
 
 if TYPE_CHECKING:
     from headrace.broker.queues.queue import Queue
+    from headrace.broker.security import Security, Session
+    from headrace.broker.security.watches import Watch
 
 
 class Sink(Protocol):
@@ -24,7 +28,7 @@ class Sink(Protocol):
         ...
 
     def gone(self, reason: str) -> None:
-        """The queue is no more: the subscription is over."""
+        """The queue is no more, or the right to read it: the subscription is over."""
         ...
 
 
@@ -48,8 +52,21 @@ class Consumer:
         self.finished = 0
         self.requeued = 0
         self.timed_out = 0
+        self._watches: tuple[Watch, ...] = ()
         # Until when a delivery may be touched at most, by lane and offset; only of those that were touched.
         self.touched: dict[tuple[int, int], int] = {}
+
+    def watch(self, session: Session, security: Security) -> None:
+        """End the subscription when the session may not read any more. Raises NotAuthorized where it may not now."""
+        topic, queue = self.queue.topic.name, queue_name(self.queue.topic.name, self.queue.name)
+        rights = ((Resource.TOPIC, topic), (Resource.QUEUE, queue))
+        for right in rights:
+            security.check(session, Operation.READ, *right)
+        self._watches = tuple(security.watch(session, Operation.READ, *right, self._revoke) for right in rights)
+
+    def _revoke(self, error: NotAuthorized) -> None:
+        self.queue.unsubscribe(self)
+        self.end(str(error))
 
     @property
     def timeout_ms(self) -> int:
@@ -110,5 +127,15 @@ class Consumer:
     def close(self) -> None:
         """End the subscription: what is in flight is ready again for others."""
         if not self.closed:
-            self.closed = True
+            self._close()
             self.queue.unsubscribe(self)
+
+    def end(self, reason: str) -> None:
+        """The queue is no more, or the right to read it is: the client is told."""
+        self._close()
+        self.sink.gone(reason)
+
+    def _close(self) -> None:
+        self.closed = True
+        for watch in self._watches:
+            watch.end()

@@ -29,6 +29,7 @@ from headrace.runtime import Runtime
 
 if TYPE_CHECKING:
     from headrace.broker.queues.queues import Queues
+    from headrace.broker.security import Session
 
 # The last errors that consumers gave are kept for this many messages.
 ERRORS_MAX = 10_000
@@ -158,8 +159,18 @@ class Queue:
 
     # --- consumers ---
 
-    def subscribe(self, sink: Sink, *, label: str = "", timeout_ms: int | None = None, sample: int = 100) -> Consumer:
-        """Add a consumer; it gets messages once it has credit (`ready`)."""
+    def subscribe(
+        self,
+        sink: Sink,
+        *,
+        session: Session | None = None,
+        label: str = "",
+        timeout_ms: int | None = None,
+        sample: int = 100,
+    ) -> Consumer:
+        """Add a consumer; it gets messages once it has credit (`ready`). A `session` must have the right to read the
+        topic and the queue, and is unsubscribed when that goes; without one, the caller has asked. Raises
+        NotAuthorized."""
         if self.gone:
             raise StorageFailed(f"the queue {self.name} of {self.topic.name} was deleted")
         if len(self.consumers) >= OWNERS_MAX:
@@ -167,6 +178,8 @@ class Queue:
         while self._next_consumer in self.consumers:
             self._next_consumer = self._next_consumer % OWNERS_MAX + 1
         consumer = Consumer(self, self._next_consumer, sink, label, timeout_ms, sample)
+        if session is not None:
+            consumer.watch(session, self._queues.security)
         self._next_consumer = self._next_consumer % OWNERS_MAX + 1
         self.consumers[consumer.id] = consumer
         return consumer
@@ -416,8 +429,7 @@ class Queue:
         if reason:
             self.gone = True
             for consumer in list(self.consumers.values()):
-                consumer.closed = True
-                consumer.sink.gone(reason)
+                consumer.end(reason)
             self.consumers.clear()
 
 

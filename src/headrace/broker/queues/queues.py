@@ -7,7 +7,7 @@ A queue is stored with its settings and, lane by lane, its state (`state.py`). W
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -22,6 +22,7 @@ from headrace.broker.queues.queue import Queue
 from headrace.broker.queues.revival import revive
 from headrace.broker.queues.settings import EPHEMERAL, QueueSettings, check_name, check_settings, parse_filter
 from headrace.broker.queues.state_writer import STEP_LANES, StateWriter
+from headrace.broker.security.rights import queue_name
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.topics import Topics
 from headrace.broker.turns import Turns
@@ -33,6 +34,7 @@ from headrace.runtime import Runtime
 
 if TYPE_CHECKING:  # which reads what queues claim, and so imports this package itself
     from headrace.broker.deliveries import Deliveries
+    from headrace.broker.security import Security, Session
 
 # The topic setting by which NSQ's `topic pause` is kept.
 PAUSED = "queues.paused"
@@ -54,8 +56,10 @@ class Queues:
         deliveries: Deliveries,
         config: BrokerSettings,
         unpacking: Unpacker,
+        security: Security,
     ) -> None:
         self.runtime = runtime
+        self.security = security
         self.unpacked_max = config.decompressed_max_bytes
         self.unpacking = unpacking
         self.leases_max = config.queue_leases_max
@@ -64,6 +68,8 @@ class Queues:
         self._topics = topics
         self.deliveries = deliveries
         self._config = config
+        self.on_managed: list[Callable[[Session | None, str, str, str], None]] = []
+        """Called with who has changed a queue (None: the broker by itself), how, its name, and more on it."""
         self._queues: dict[UUID, dict[str, Queue]] = {}
         self._turns = Turns()
         # Queues that are being written for the first time.
@@ -213,7 +219,15 @@ class Queues:
 
     # --- making and unmaking ---
 
-    async def ensure(self, topic: Topic, name: str, start: int | None = None, *, start_ms: int | None = None) -> Queue:
+    async def ensure(
+        self,
+        topic: Topic,
+        name: str,
+        start: int | None = None,
+        *,
+        start_ms: int | None = None,
+        session: Session | None = None,
+    ) -> Queue:
         """The queue, open, and made durably if it is missing.
 
         It starts at `start` (EARLIEST, LATEST, or an offset) or at the time `start_ms`; where neither is given, the
@@ -222,7 +236,7 @@ class Queues:
         queue = self._queues.get(topic.id, {}).get(name)
         if queue is None or not all(lane.open for lane in queue.lanes.values()):
             async with self._turns.of((topic.id, name)):
-                making = asyncio.ensure_future(self._make_open(topic, name, start, start_ms))
+                making = asyncio.ensure_future(self._make_open(topic, name, start, start_ms, session))
                 try:
                     return await asyncio.shield(making)
                 except asyncio.CancelledError:
@@ -234,10 +248,13 @@ class Queues:
                     raise
         return queue
 
-    async def _make_open(self, topic: Topic, name: str, start: int | None, start_ms: int | None) -> Queue:
+    async def _make_open(
+        self, topic: Topic, name: str, start: int | None, start_ms: int | None, session: Session | None
+    ) -> Queue:
         queue = self._queues.get(topic.id, {}).get(name)
         if queue is None:
             queue = await self._make(topic, name, start, start_ms)
+            self._managed(session, "create", queue)
         await self._open(queue)
         return queue
 
@@ -329,7 +346,7 @@ class Queues:
         await lane.activate()
         return lane
 
-    async def delete(self, topic: str, name: str) -> None:
+    async def delete(self, topic: str, name: str, session: Session | None = None) -> None:
         """End a queue; what it has not settled stays in the log. Raises UnknownQueue."""
         found = self._existing(topic, name)
         async with self._turns.of((found.topic.id, name)):
@@ -337,6 +354,7 @@ class Queues:
             if not queue.ephemeral:
                 await self.state_writer.describe(queue, None)
             self._remove(queue, f"the queue {name} of {topic} was deleted")
+            self._managed(session, "delete", queue)
 
     def vanish(self, queue: Queue) -> None:
         """The last consumer of an ephemeral queue has gone, and the queue with it."""
@@ -426,7 +444,7 @@ class Queues:
 
     # --- changing ---
 
-    async def configure(self, queue: Queue, changes: Mapping[str, object]) -> None:
+    async def configure(self, queue: Queue, changes: Mapping[str, object], session: Session | None = None) -> None:
         """Change settings, durably and at once. Raises InvalidQueueSetting."""
         settings = queue.settings.changed(changes)
         check_settings(settings)
@@ -442,20 +460,22 @@ class Queues:
                     if lane.ledger.condemned:
                         queue.dead_letters.begin()
             queue.dead_letters.retry()
+        self._managed(session, "alter", queue, " ".join(sorted(changes)))
         queue.kick()
 
-    async def pause(self, queue: Queue, paused: bool) -> None:
+    async def pause(self, queue: Queue, paused: bool, session: Session | None = None) -> None:
         """Let a queue stand still, or go on."""
         async with self._turns.of((queue.topic.id, queue.name)):
             await self._describe(queue, queue.settings, paused)
             queue.paused = paused
+        self._managed(session, "pause" if paused else "resume", queue)
         queue.kick()
 
-    async def pause_topic(self, topic: str, paused: bool) -> None:
+    async def pause_topic(self, topic: str, paused: bool, session: Session | None = None) -> None:
         """Let all queues of a topic stand still, those to come too, or go on. Raises UnknownTopic."""
-        await self._topics.alter_config(topic, lambda old: {**old, PAUSED: "true" if paused else "false"})
+        await self._topics.alter_config(topic, lambda old: {**old, PAUSED: "true" if paused else "false"}, session)
 
-    async def empty(self, queue: Queue) -> None:
+    async def empty(self, queue: Queue, session: Session | None = None) -> None:
         """Settle everything that the topic holds now, durably."""
         async with self._turns.of((queue.topic.id, queue.name)):
             await self._open(queue)
@@ -463,6 +483,11 @@ class Queues:
             lanes = [] if queue.ephemeral else list(queue.lanes.values())
             for at in range(0, len(lanes), STEP_LANES):
                 await self.state_writer.write(queue, lanes[at : at + STEP_LANES])
+        self._managed(session, "empty", queue)
+
+    def _managed(self, session: Session | None, action: str, queue: Queue, detail: str = "") -> None:
+        for call in self.on_managed:
+            call(session, action, queue_name(queue.topic.name, queue.name), detail)
 
     async def _describe(self, queue: Queue, settings: QueueSettings, paused: bool) -> None:
         if queue.gone:

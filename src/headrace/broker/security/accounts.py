@@ -116,6 +116,9 @@ class Accounts:
         if now is not None:
             self._users.secret = now
 
+    def _record(self, session: Session, action: str, user: str, detail: str = "") -> None:
+        self._security.audit.record(session, action, Resource.USER, user, detail=detail)
+
     def _may(self, session: Session, operation: Operation) -> None:
         self._security.check(session, operation, Resource.CLUSTER, CLUSTER_NAME)
 
@@ -145,6 +148,7 @@ class Accounts:
                 )
             self._check_room(1)
             await self._put(User(name, tuple(made)))
+        self._record(session, "user.create", name)
 
     async def set_password(self, session: Session, name: str, password: str, keep_old_ms: int = 0) -> None:
         """Change a password; the old one stays valid for a while. Raises NotAuthorized, UnknownUser or
@@ -159,6 +163,9 @@ class Accounts:
             kept = {each.mechanism: each for each in user.credentials if not each.expires_ms} if keep_old_ms else {}
             made = await self._derive(password, kept)
             await self._put(user.with_password(made, now + keep_old_ms if keep_old_ms else 0))
+        self._record(
+            session, "user.password", name, f"the old one stays valid for {keep_old_ms} ms" if keep_old_ms else ""
+        )
 
     async def delete_user(self, session: Session, name: str) -> None:
         """Remove a user with its tokens and roles; its sessions end. Rules that name it stay. Raises NotAuthorized or
@@ -171,6 +178,7 @@ class Accounts:
             changes = [self._user_table.drop((name,)), *(self._token_table.drop((each.id,)) for each in tokens)]
             await self._store.write([*changes, *self._security.grants.dropped_roles(name)])
             self._security.notify_rules((name,))
+        self._record(session, "user.delete", name)
 
     def _check_room(self, more: int) -> None:
         if len(self._users.by_name) + more > self._users_max:
@@ -240,6 +248,8 @@ class Accounts:
                     failed[name] = error
             if altered:
                 await self._put(*altered)
+        for user in altered:
+            self._record(session, "user.credentials", user.name, ", ".join(each.mechanism for each in user.credentials))
         return failed
 
     def _altered(self, name: str, changes: Sequence[Upsert | Deletion]) -> User:
@@ -306,6 +316,7 @@ class Accounts:
             kept = (b"", secret) if signing else (digest_of(secret), "")
             token = Token(token_id, user, now, expires_at, narrowed, note, *kept)
             await self._store.write([self._token_table.put((token_id,), token)])
+        self._record(session, "token.create", user, f"{token_id} {' '.join(scope)}".strip())
         return token, text_of(token_id, secret)
 
     async def revoke_token(self, session: Session, token_id: str) -> None:
@@ -317,6 +328,7 @@ class Accounts:
             if token is None:
                 raise UnknownToken(f"there is no token '{token_id[:64]}'. See `headrace token list`.")
             await self._store.write([self._token_table.drop((token_id,))])
+        self._record(session, "token.revoke", token.user, token_id)
 
     def _may_tokens(self, session: Session, operation: Operation, over_all: Operation, user: str) -> None:
         """A right to the tokens of one user, or to all that users are."""

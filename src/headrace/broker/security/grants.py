@@ -85,6 +85,7 @@ class Grants:
             self._check_room(len(new))
             await self._security.store.write([self._rules.put(key, rule) for key, rule in new.items()])
             self._notify(new.values())
+        self._record(session, "acl.grant", new.values())
 
     async def remove_rules(self, session: Session, filters: Sequence[RuleFilter]) -> list[list[Rule]]:
         """Remove the rules that filters mean; for each of them, which. Raises NotAuthorized."""
@@ -95,6 +96,7 @@ class Grants:
             gone = {_key_of(rule): rule for some in found for rule in some}
             await self._security.store.write([self._rules.drop(key) for key in gone])
             self._notify(gone.values())
+        self._record(session, "acl.revoke", gone.values())
         return found
 
     def _check_room(self, more: int) -> None:
@@ -103,6 +105,10 @@ class Grants:
                 f"there are {self._count} rules, and {more} more would be above {self._rules_max}. Use prefixes or "
                 "roles, or raise rules_max."
             )
+
+    def _record(self, session: Session, action: str, rules: Iterable[Rule]) -> None:
+        for rule in rules:
+            self._security.audit.record(session, action, rule.resource, rule.name, detail=str(rule))
 
     def _notify(self, rules: Iterable[Rule]) -> None:
         users = {rule.user for rule in rules}
@@ -128,6 +134,7 @@ class Grants:
                 self._check_room(len(rules))
                 await self._security.store.write([self._roles.put(key, grant)])
                 self._notify(rules)
+        self._security.audit.record(session, "role.grant", Resource.USER, grant.user, detail=str(grant))
 
     async def revoke_role(self, session: Session, grant: Grant) -> None:
         """Take a role from a user. Raises NotAuthorized or InvalidRule."""
@@ -138,6 +145,7 @@ class Grants:
                 raise InvalidRule(f"'{grant.user}' is no {grant}. See `headrace role list`.")
             await self._security.store.write([self._roles.drop(key)])
             self._notify(grant.rules())
+        self._security.audit.record(session, "role.revoke", Resource.USER, grant.user, detail=str(grant))
 
     def dropped_roles(self, user: str) -> list[StoredChange]:
         """What takes all roles from a user. The caller writes it, and notifies."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Iterable
+from typing import TYPE_CHECKING
 from weakref import WeakSet, ref
 
 import structlog
@@ -31,6 +32,9 @@ from headrace.errors import NotAuthorized
 from headrace.log.interface import Log
 from headrace.runtime import Runtime
 
+if TYPE_CHECKING:
+    from headrace.broker.audit import Audit
+
 log = structlog.get_logger("headrace.security")
 
 OFF, LOG_ONLY = "off", "log-only"
@@ -39,7 +43,8 @@ OFF, LOG_ONLY = "off", "log-only"
 class Security:
     """Identities, rights, quotas and audit of one broker."""
 
-    def __init__(self, runtime: Runtime, log: Log, topics: Topics, config: BrokerSettings) -> None:
+    def __init__(self, runtime: Runtime, log: Log, topics: Topics, audit: Audit, config: BrokerSettings) -> None:
+        self.audit = audit
         self.on_changed: list[Callable[[str | None], None]] = []
         """Called after the rights of a user have changed, with its name as sessions have it (empty: of clients that are
         not authenticated); None: those of any user may have."""
@@ -48,6 +53,7 @@ class Security:
         self.store = SecurityStore(runtime, log, topics, config)
         self.users = Users(runtime.random.bytes(32))
         self.authenticator = Authenticator(runtime, self.users, config)
+        self.authenticator.on_failed.append(audit.record_failed_login)
         self.refused: dict[tuple[Operation, Resource], int] = {}
         """How often something was not allowed, also where that was only logged."""
         self.is_enforced = config.authorization != OFF
@@ -85,6 +91,8 @@ class Security:
     def allows(self, session: Session, operation: Operation, resource: Resource, name: str) -> bool:
         """Whether a session may do that. A plain call; a refusal is counted, logged and audited here."""
         if self._decides(session, operation, resource, name):
+            if self.audit.has_reads and operation is Operation.READ:
+                self.audit.record(session, "read", resource, name)
             return True
         if name == SECURITY and _is_hidden(operation, resource):
             return False
@@ -197,6 +205,7 @@ class Security:
 
     def _report(self, session: Session, operation: Operation, resource: Resource, name: str) -> None:
         self.refused[operation, resource] = self.refused.get((operation, resource), 0) + 1
+        self.audit.record_refusal(session, operation, resource, name, log_only=self._is_log_only)
         due = self._refusal_log.count(asyncio.get_running_loop().time())
         if due:
             what = {"operation": operation.name, "resource": resource.name, "name": name[:256], "refusals": due}
@@ -242,6 +251,7 @@ class Security:
         self._forget(session)
         session.identity, session.user, session.scope = identity, identity.user, identity.scope
         self._sessions.add(session)
+        self.audit.record(session, "login", detail=identity.how)
         if identity.expires_at is not None:
             self._expire_later(ref(session, self._discard), identity.expires_at)
 
