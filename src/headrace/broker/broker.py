@@ -28,6 +28,7 @@ from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.publish import Publisher
 from headrace.broker.queues import Queues
 from headrace.broker.quotas import Quotas
+from headrace.broker.quotas.book import QuotaBook
 from headrace.broker.redrive import Redrive
 from headrace.broker.rocketmq import RocketMqState
 from headrace.broker.rocketmq.positions import GroupPositions
@@ -71,6 +72,7 @@ class Broker:
         self.topics.on_managed.append(self.audit.record_topic)
         self.security = Security(runtime, log, self.topics, self.audit, config)
         self.quotas = Quotas(config)
+        self.quota_book = QuotaBook(self.security, self.quotas, config)
         self.dynamic = DynamicConfig(runtime, log, self.topics, config)
         self.dynamic.on_altered.append(self.audit.record_settings)
         self.unpacking = Unpacker(runtime.offload, config.decompressed_max_bytes)

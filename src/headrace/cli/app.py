@@ -36,6 +36,7 @@ COMMANDS = {
     "search": "search:search",
     "timer": "timers:app",
     "half": "half:app",
+    "quota": "quotas:app",
     "cluster": "cluster:app",
     "outbox": "outbox:app",
     "subscribe": "subscribe:subscribe",

@@ -40,7 +40,6 @@ async def test_a_client_that_asks_all_the_same_is_told(tmp_path: Path) -> None:
                 UNSUPPORTED,
             ),
             ("get_telemetry_subscriptions", 0, {"client_instance_id": UUID(int=5)}, UNSUPPORTED),
-            ("describe_client_quotas", 1, {"components": [], "strict": False}, UNSUPPORTED),
             ("describe_delegation_token", 3, {"owners": None}, ErrorCode.delegation_token_request_not_allowed),
             ("sasl_handshake", 1, {"mechanism": "PLAIN"}, ErrorCode.illegal_sasl_state),
             ("unregister_broker", 0, {"broker_id": 7}, UNSUPPORTED),
@@ -60,10 +59,6 @@ async def test_of_several_things_each_is_told(tmp_path: Path) -> None:
         assert [(each.group_id, each.error_code) for each in streams.groups] == [("a", UNSUPPORTED)]
         offsets = await wire.ask("describe_share_group_offsets", 0, groups=[{"group_id": "a", "topics": None}])
         assert [(each.group_id, each.error_code) for each in offsets.groups] == [("a", UNSUPPORTED)]
-        entity = [{"entity_type": "user", "entity_name": "ann"}]
-        quotas = await wire.ask("alter_client_quotas", 1, entries=[{"entity": entity, "ops": []}], validate_only=False)
-        assert [each.error_code for each in quotas.entries] == [UNSUPPORTED]
-        assert quotas.entries[0].entity[0].entity_name == "ann"
         users = await wire.ask(
             "alter_user_scram_credentials", 0, deletions=[{"name": "ann", "mechanism": 1}], upsertions=[]
         )

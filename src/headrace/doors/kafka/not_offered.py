@@ -43,14 +43,6 @@ def _groups_with_topics(request: Any, error: Reply) -> Reply:
     return {"groups": [{**error, "group_id": group.group_id} for group in request.groups]}
 
 
-def _quotas(request: Any, error: Reply) -> Reply:
-    entities = (
-        [{"entity_type": each.entity_type, "entity_name": each.entity_name} for each in entry.entity]
-        for entry in request.entries
-    )
-    return {"entries": [{**error, "entity": entity} for entity in entities]}
-
-
 def _users(request: Any, error: Reply) -> Reply:
     names = dict.fromkeys(each.name for each in (*request.deletions, *request.upsertions))
     return {"results": [{**error, "user": name} for name in names]}
@@ -83,7 +75,6 @@ def _share_state(request: Any, error: Reply) -> Reply:
 
 # Of replies whose errors stand with each thing that was asked about.
 _EACH: dict[str, Callable[[Any, Reply], Reply]] = {
-    "alter_client_quotas": _quotas,
     "alter_replica_log_dirs": _log_dirs,
     "alter_user_scram_credentials": _users,
     "describe_share_group_offsets": _groups_with_topics,

@@ -18,6 +18,7 @@ from headrace.doors.http.api.handlers import (
     half,
     publish,
     queues,
+    quotas,
     redrive,
     search,
     timers,
@@ -34,7 +35,7 @@ from headrace.errors import HeadraceError, NotEnoughReplicas, NotLeading
 
 DOCUMENT = "/openapi.json"
 # Whatever has endpoints, in the order of the documentation.
-MODULES = (publish, search, topics, topic_settings, queues, redrive, timers, half, figures, cluster)
+MODULES = (publish, search, topics, topic_settings, queues, redrive, timers, half, quotas, figures, cluster)
 ENDPOINTS = tuple(endpoints_of(*MODULES))
 # What a node that follows answers for itself.
 LOCAL = frozenset((DOCUMENT, *(each.operation.path for each in ENDPOINTS if each.operation.is_local)))
