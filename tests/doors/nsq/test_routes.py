@@ -1,9 +1,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from tests.unguarded import Unguarded
 
 from headrace.broker.metrics import Metrics
+from headrace.broker.security.rights import Open
 from headrace.doors.http.server.messages import HttpError, Request, Response
+from headrace.doors.http.server.routing import Routes
 from headrace.doors.nsq.routes import Api
 
 
@@ -19,7 +25,10 @@ async def text(request: Request, parameters: Mapping[str, str]) -> object:
 
 def api() -> tuple[Api, Metrics]:
     metrics = Metrics()
-    return Api("d", {"/echo": {"GET": echo}, "/many/{one}": {"GET": echo}, "/text": {"PUT": text}}, metrics), metrics
+    broker: Any = SimpleNamespace(metrics=metrics, security=Unguarded())
+    routes: Routes = {"/echo": {"GET": echo}, "/many/{one}": {"GET": echo}, "/text": {"PUT": text}}
+    rights = {f"{method} {path}": Open("a test") for path, handlers in routes.items() for method in handlers}
+    return Api("d", routes, broker, rights), metrics
 
 
 async def asked(method: str, path: str, query: str = "") -> tuple[int, bytes]:

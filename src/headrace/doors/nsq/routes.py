@@ -10,9 +10,13 @@ import json
 import re
 from collections.abc import Mapping
 
+from headrace.broker.broker import Broker
+from headrace.broker.security import Operation, Resource
+from headrace.broker.security.rights import CLUSTER_NAME, Declaration, Requires
+from headrace.doors.http.server import rights
 from headrace.doors.http.server.messages import HttpError, Request, Response
-from headrace.doors.http.server.routing import Route, Router
-from headrace.doors.nsq.names import is_channel_name, is_topic_name
+from headrace.doors.http.server.routing import Route, Router, Routes
+from headrace.doors.nsq.names import is_channel_name, is_topic_name, log_name
 from headrace.errors import BatchTooLarge, HeadraceError, InvalidQueue, InvalidTopic, UnknownQueue, UnknownTopic
 
 JSON = "application/json; charset=utf-8"
@@ -24,6 +28,8 @@ _MALFORMED = re.compile(r"%(?![0-9a-fA-F]{2})|;")
 # The names of NSQ's errors for those that the server meets before any handler.
 _WORDS = {
     400: "INVALID_REQUEST",
+    401: "UNAUTHENTICATED",
+    403: "FORBIDDEN",
     404: "NOT_FOUND",
     405: "METHOD_NOT_ALLOWED",
     408: "REQUEST_TIMEOUT",
@@ -44,13 +50,25 @@ _PUBLISHING = ("/pub", "/mpub")
 class Api(Router):
     """An API whose requests are counted by route. A handler's arguments are the parameters of the query."""
 
+    def __init__(self, door: str, routes: Routes, broker: Broker, declarations: Mapping[str, Declaration]) -> None:
+        """With the rights that each method and path asks for."""
+        super().__init__(door, routes, broker.metrics)
+        self._security = broker.security
+        self._declarations = declarations
+
     def label(self, route: Route | None, method: str) -> str:
         return route.path.partition("{")[0].strip("/") if route is not None else "other"
 
     def arguments(self, request: Request, route: Route, names: dict[str, str]) -> Mapping[str, str]:
         if _MALFORMED.search(request.query):
             raise HttpError(400, "INVALID_REQUEST")
-        return request.parameters() | names
+        given = request.parameters() | names
+        # First: nothing else of the answer may tell whether what is named exists.
+        method = "GET" if request.method == "HEAD" else request.method
+        resources = {**given, "topic": log_name(given.get("topic", ""))}
+        declaration = self._declarations[f"{method} {route.path}"]
+        rights.check(self._security, request.session, declaration, lambda name: resources.get(name, ""))
+        return given
 
     def reject(self, request: Request, route: Route | None) -> Response:
         if route is None:
@@ -81,6 +99,21 @@ class Api(Router):
         if error.path == "/pub":
             message = "MSG_TOO_BIG"
         return write_json({"message": message}, error.status, error.headers)
+
+
+def on_topic(operation: Operation) -> tuple[Requires, ...]:
+    """A right on the topic that a request names."""
+    return (Requires(operation, Resource.TOPIC, "{topic}"),)
+
+
+def on_queue(operation: Operation) -> tuple[Requires, ...]:
+    """A right on the channel that a request names."""
+    return (Requires(operation, Resource.QUEUE, "{topic}/{channel}"),)
+
+
+def on_cluster(operation: Operation) -> tuple[Requires, ...]:
+    """A right on the broker."""
+    return (Requires(operation, Resource.CLUSTER, CLUSTER_NAME),)
 
 
 def write_json(value: object, status: int = 200, headers: tuple[tuple[str, str], ...] = ()) -> Response:

@@ -84,6 +84,11 @@ class NsqSettings(Settings):
     nsq_tls_required: bool = setting(
         False, "NSQ clients must ask for TLS before anything else; client certificates (tls_client_ca) imply it."
     )
+    nsq_auth_required: bool = setting(
+        False,
+        "NSQ clients must show who they are (AUTH, or a certificate) before they publish or subscribe. The secret is "
+        "an API token, or USER:PASSWORD.",
+    )
     auth_http: str = setting(
         "",
         "HOST:PORT or URL of the server that says what NSQ clients may do; several with commas between. A user and "

@@ -6,15 +6,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.unguarded import Unguarded
 from tests.waiting import SECONDS
 
 from headrace.broker.metrics import Metrics
-from headrace.broker.security import Security
 from headrace.config import Config
 from headrace.doors.door import DoorContext
 from headrace.doors.http.api.handlers import pages as handlers
 from headrace.doors.http.door import HttpDoor
-from headrace.runtime.random import SystemRandom
 from headrace.version import VERSION
 
 
@@ -25,7 +24,6 @@ class Door:
         self.ready = True
         self.metrics = b"# TYPE up gauge\nup 1\n"
         self.counts = Metrics()
-        runtime: Any = SimpleNamespace(hostname="here", random=SystemRandom())
         broker: Any = SimpleNamespace(
             node_id=7,
             cluster_id="<c>",
@@ -33,9 +31,9 @@ class Door:
             metrics=self.counts,
             figures=self.figures,
             queues=SimpleNamespace(all=list),
-            runtime=runtime,
+            runtime=SimpleNamespace(hostname="here"),
             membership=None,
-            security=Security(runtime, Config()),
+            security=Unguarded(),
         )
         config = Config(http="127.0.0.1:0", **settings)
         broker.config = config

@@ -12,10 +12,11 @@ from tests.doors.http.api.conftest import Served, add_user, basic, serving
 from headrace.broker.security import Operation, Resource
 from headrace.broker.security.rights import CLUSTER_NAME, OPERATIONS, Inside, Open, queue_name
 from headrace.broker.security.rules import ANY, Rule, allow
+from headrace.doors.http.api.handlers.pages import PAGES
 from headrace.doors.http.api.openapi import NAME
 from headrace.doors.http.api.operations import Endpoint
-from headrace.doors.http.api.rights import describe, names_of
 from headrace.doors.http.api.routes import ENDPOINTS
+from headrace.doors.http.server.rights import describe, names_of
 
 IDS = [f"{each.operation.method} {each.operation.path}" for each in ENDPOINTS]
 ALICE = "alice"
@@ -165,9 +166,10 @@ async def test_publishing_makes_a_topic_where_the_client_may(tmp_path: Path):
         known(served)
         security = served.broker.security
         body = {"value": "x"}
-        security.set_rules(granted((Operation.WRITE, Resource.TOPIC, "made")))
+        rules = granted((Operation.WRITE, Resource.TOPIC, "made"))
+        security.set_rules(rules)
         assert (await served.ask("POST", "/v1/topics/made/messages", body))[0] == 403
-        security.set_rules([*security.rules, *granted((Operation.CREATE, Resource.CLUSTER, CLUSTER_NAME))])
+        security.set_rules([*rules, *granted((Operation.CREATE, Resource.CLUSTER, CLUSTER_NAME))])
         assert (await served.ask("POST", "/v1/topics/made/messages", body))[0] == 200
 
 
@@ -176,6 +178,13 @@ async def test_log_only_refuses_nothing(tmp_path: Path):
         await served.topic("t")
         assert (await served.ask("POST", "/v1/topics/t/messages", {"value": "x"}))[0] == 200
         assert served.broker.security.refused
+
+
+@pytest.mark.parametrize("path", PAGES)
+async def test_every_page_declares_its_rights(closed: Served, path: str):
+    declaration, page = PAGES[path]
+    assert isinstance(declaration, (tuple, Open))
+    assert page is not None
 
 
 def test_a_right_on_something_unknown_is_found():

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.unguarded import Unguarded
 from tests.waiting import SECONDS
 
 from headrace.broker.metrics import Metrics
@@ -63,6 +64,7 @@ class Lookup:
         broker: Any = SimpleNamespace(
             runtime=SimpleNamespace(clock=SimpleNamespace(now_ms=lambda: self.now_ms)),
             metrics=self.metrics,
+            security=Unguarded(),
             topics=SimpleNamespace(all=self.topics, get=self.topics.get),
             queues=SimpleNamespace(of=lambda topic: self.queues.get(topic, {})),
         )

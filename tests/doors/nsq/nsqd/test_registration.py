@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.doors.nsq.lookupd.conftest import Lookup
+from tests.unguarded import Unguarded
 from tests.waiting import SECONDS, until
 
 from headrace.config import Config
@@ -23,6 +24,7 @@ class Here:
         self.topics: dict[str, list[str]] = {}
         self.told: list[Callable[[Any], None]] = []
         broker: Any = SimpleNamespace(
+            security=Unguarded(),
             topics=SimpleNamespace(all=self.topics, changed=self.told),
             queues=SimpleNamespace(of=self.topics.__getitem__),
         )

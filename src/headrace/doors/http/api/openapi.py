@@ -8,11 +8,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from headrace.doors.http.api import rights
 from headrace.doors.http.api.errors import CODES, STATUSES
 from headrace.doors.http.api.operations import Endpoint, Operation, Refusal, paths_of
 from headrace.doors.http.api.responses import JSON
 from headrace.doors.http.api.schemas import Named, Shape, object_of, text
+from headrace.doors.http.server import rights
 from headrace.version import VERSION
 
 NAME = re.compile(r"\{(\w+)\}")

@@ -11,7 +11,7 @@ from typing import cast
 
 from headrace.broker.broker import Broker
 from headrace.broker.security.rights import Declaration, Open
-from headrace.doors.http.api import errors, rights
+from headrace.doors.http.api import errors
 from headrace.doors.http.api.handlers import (
     cluster,
     figures,
@@ -28,6 +28,7 @@ from headrace.doors.http.api.handlers import (
 from headrace.doors.http.api.openapi import document
 from headrace.doors.http.api.operations import endpoints_of, paths_of
 from headrace.doors.http.api.responses import JSON, Names, json_response
+from headrace.doors.http.server import rights
 from headrace.doors.http.server.listener import BODY_MAX_BYTES
 from headrace.doors.http.server.messages import HttpError, Request, Response
 from headrace.doors.http.server.routing import Handler, Route, Router
@@ -92,7 +93,13 @@ class RestApi(Router):
     def arguments(self, request: Request, route: Route, names: dict[str, str]) -> Mapping[str, str]:
         # First: nothing else of the answer may tell whether what is named exists.
         method = "GET" if request.method == "HEAD" else request.method
-        rights.check(self._security, request.session, self._rights[method, route.path], request, names)
+        parameters = request.parameters() if request.query else {}
+        rights.check(
+            self._security,
+            request.session,
+            self._rights[method, route.path],
+            lambda name: names.get(name, parameters.get(name, "")),
+        )
         if len(request.body) > BODY_MAX_BYTES and route.path not in self._large:
             message = f"the body has more than the {BODY_MAX_BYTES} bytes that it may have"
             raise HttpError(413, "RequestTooLarge", message)

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import binascii
-import ipaddress
 from base64 import b64decode
 from collections.abc import Mapping
 from typing import Any
 
+from headrace.addresses import is_loopback
 from headrace.broker.security import Identity, Security, Session
 from headrace.doors.http.server.messages import Headers, HttpError, Request
 from headrace.doors.settings import SharedSettings
@@ -76,7 +76,7 @@ class HttpAuthentication:
 
     def _check_clear(self, request: Request, is_encrypted: bool) -> None:
         """Raise HttpError for credentials that others may have read on the way."""
-        if not is_encrypted and not self._takes_clear and not _is_near(request.session.host):
+        if not is_encrypted and not self._takes_clear and not is_loopback(request.session.host):
             raise HttpError(
                 403,
                 "TlsRequired",
@@ -100,6 +100,8 @@ class HttpAuthentication:
         if scheme.lower() == "basic":
             user, password = _user_and_password(credentials)
             return await authenticator.password(user, password, request.session)
+        if scheme.lower() == "bearer":
+            return await authenticator.bearer(credentials, request.session)
         raise unauthenticated("Authorization is neither Basic nor Bearer")
 
 
@@ -112,11 +114,3 @@ def _user_and_password(credentials: str) -> tuple[str, str]:
     if not user or not colon:
         raise unauthenticated("Basic authentication has a user and a password")
     return user, password
-
-
-def _is_near(host: str) -> bool:
-    """Whether a client is on this machine."""
-    try:
-        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
-    except ValueError:
-        return False

@@ -9,12 +9,15 @@ import json
 from typing import TYPE_CHECKING
 
 from headrace.addresses import format_address
+from headrace.broker.security import Session
 from headrace.doors.connection import BufferedConnection
 from headrace.doors.nsq.errors import CommandError
 from headrace.doors.nsq.lookupd.codec import Codec, Command, answer
 from headrace.doors.nsq.lookupd.node import Node
 from headrace.doors.nsq.lookupd.registry import Producer, RegistryFull
+from headrace.doors.nsq.lookupd.rights import COMMANDS
 from headrace.doors.nsq.names import is_channel_name, is_topic_name
+from headrace.errors import NotAuthorized
 
 if TYPE_CHECKING:
     from headrace.doors.nsq.lookupd.listener import Lookupd
@@ -27,7 +30,7 @@ TEXT_MAX = 255
 class LookupConnection(BufferedConnection):
     """A producer that registers."""
 
-    __slots__ = ("_codec", "_producer")
+    __slots__ = ("_codec", "_producer", "session")
 
     door: Lookupd
 
@@ -35,6 +38,11 @@ class LookupConnection(BufferedConnection):
         super().__init__(door)
         self._codec = Codec()
         self._producer: Producer | None = None
+        self.session = Session(door="lookup")
+
+    def _opened(self) -> None:
+        super()._opened()
+        self.session.host = self.address[0]
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._producer is not None:
@@ -60,6 +68,13 @@ class LookupConnection(BufferedConnection):
         return end
 
     def _answer(self, command: Command) -> bytes:
+        declaration = COMMANDS.get(command.name)
+        if isinstance(declaration, tuple):
+            try:
+                for each in declaration:
+                    self.door.security.check(self.session, each.operation, each.resource, each.by)
+            except NotAuthorized as error:
+                raise CommandError("E_UNAUTHORIZED", f"{command.name} {error}") from None
         if command.name == "PING":
             if self._producer is not None:
                 self.door.registry.heard(self._producer)

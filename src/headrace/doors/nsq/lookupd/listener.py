@@ -17,6 +17,7 @@ from headrace.doors.nsq.lookupd.connection import LookupConnection
 from headrace.doors.nsq.lookupd.http import LookupApi
 from headrace.doors.nsq.lookupd.node import OwnNode
 from headrace.doors.nsq.lookupd.registry import Registry
+from headrace.doors.nsq.lookupd.rights import ROUTES
 from headrace.doors.nsq.presence import NSQ_VERSION, Presence, broadcast_address
 from headrace.doors.nsq.routes import Api
 from headrace.doors.nsq.settings import NsqSettings
@@ -40,11 +41,12 @@ class Lookupd(BufferedAcceptor[LookupConnection]):
             tombstone_ms=settings.lookup_tombstone_ms,
             registrations_max=settings.lookup_registrations_max,
         )
+        self.security = broker.security
         self._settings = settings
         self._idle_seconds = shared.connections_idle_ms / 1000
         self._presence = presence
         self.http = Listener(
-            Api("lookup_http", LookupApi(self.registry).routes, broker.metrics).answer,
+            Api("lookup_http", LookupApi(self.registry, broker.security).routes, broker, ROUTES).answer,
             broker.metrics.door("lookup_http"),
             connections_max=shared.connections_max,
             capacity=context.capacity,

@@ -119,9 +119,7 @@ class Authority:
         held = connection.authorization
         assert held is not None
         try:
-            connection.authorization = await self.ask(connection, held.secret)
-            connection.session.user = connection.authorization.identity
-            connection.target = None
+            connection.authorize(await self.ask(connection, held.secret))
         except AuthFailed as error:
             raise reject(connection, error) from None
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from headrace.broker.security import Identity as Principal
 from headrace.broker.security import Session
 from headrace.doors.connection import BUSY, CLOSING, DRAIN, FULL, LOST, TURN, UNREAD
 from headrace.doors.nsq.errors import CommandError, translate
@@ -26,11 +27,12 @@ from headrace.doors.nsq.nsqd.compression import StreamError
 from headrace.doors.nsq.nsqd.handshake import authenticate, identify
 from headrace.doors.nsq.nsqd.heartbeat import Heartbeat
 from headrace.doors.nsq.nsqd.identify import Identity
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, NotAuthorized
 
 if TYPE_CHECKING:
     from headrace.broker.queues import Consumer
     from headrace.broker.queues.delivery import Claimed
+    from headrace.broker.security.watches import Watch
     from headrace.doors.nsq.nsqd.auth import Authorization
     from headrace.doors.nsq.nsqd.listener import Nsqd
     from headrace.doors.nsq.nsqd.publish import Pending, Target
@@ -73,6 +75,7 @@ class Connection(CompressedConnection):
         "subscription",
         "target",
         "upgrading",
+        "watches",
     )
 
     door: Nsqd
@@ -88,6 +91,8 @@ class Connection(CompressedConnection):
         self.consumer: Consumer | None = None
         self.subscription: tuple[str, str] | None = None
         """Topic and channel, by their NSQ names."""
+        self.watches: list[Watch] = []
+        """The rights that it lives by."""
         self.ready = 0
         """The last RDY."""
         self.published: dict[str, int] = {}
@@ -112,6 +117,8 @@ class Connection(CompressedConnection):
 
     def _opened(self) -> None:
         self.session.number = next(self.door.numbers)
+        self.session.host, self.session.door = self.address[0], self.door.metrics.name
+        self.session.on_ended = self.end
         socket = self.transport.get_extra_info("socket")
         if socket is not None:
             # A client may want no heartbeats, and a machine that is gone sends nothing.
@@ -130,6 +137,8 @@ class Connection(CompressedConnection):
         subscribe.leave(self)
         super().connection_lost(error)
         self.target = None
+        if self.session.identity is not None:
+            self.door.broker.security.logout(self.session)
 
     def eof_received(self) -> bool:
         self._eof = True
@@ -168,7 +177,7 @@ class Connection(CompressedConnection):
 
     def _failed(self, error: Exception) -> None:
         if isinstance(error, HeadraceError):
-            self.refuse(translate(self._command, error))
+            self.refuse(self._translate(self._command, error))
         else:
             log.exception("a command failed", client=self.name)
             self.close()
@@ -209,7 +218,7 @@ class Connection(CompressedConnection):
                     break
                 position = self._do(command, buffer, position, end)
         except HeadraceError as error:
-            self.refuse(translate(name.decode(), error))
+            self.refuse(self._translate(name.decode(), error))
         except Exception as error:
             self._failed(error)
         self.flush()
@@ -250,6 +259,37 @@ class Connection(CompressedConnection):
             subscribe.do(self, command, buffer)
         return command.end
 
+    def _translate(self, command: str, error: HeadraceError) -> CommandError:
+        """What the broker refused of a command. A client that is not known yet learns that AUTH may help."""
+        if isinstance(error, NotAuthorized):
+            if not self.session.user:
+                return CommandError("E_AUTH_FIRST", f"AUTH required before {command}: {error}")
+            return CommandError("E_UNAUTHORIZED", f"AUTH failed for {command}: {error}")
+        return translate(command, error)
+
+    def log_in(self, identity: Principal) -> None:
+        """The client has shown who it is."""
+        self.door.broker.security.login(self.session, identity)
+        # What was admitted before may not be now.
+        self.target = None
+
+    def authorize(self, granted: Authorization) -> None:
+        """A server of `auth_http` has said who the client is, and what it may do."""
+        self.authorization = granted
+        self.log_in(Principal(granted.identity, "auth_http"))
+
+    def end(self, reason: str) -> None:
+        """The client's identity has ended: its token was revoked, or has expired."""
+        if not self.closing:
+            self.refuse(CommandError("E_AUTH_FAILED", reason))
+            self.flush()
+
+    def revoke(self, error: NotAuthorized) -> None:
+        """The client may not read any more what it has subscribed to."""
+        if not self.closing:
+            self.refuse(self._translate("SUB", error))
+            self.flush()
+
     # --- permission ---------------------------------------------------------------------------------------------------
 
     def may(self, name: str, topic: bytes, channel: bytes = b"") -> bool:
@@ -257,6 +297,8 @@ class Connection(CompressedConnection):
         command must be read again after that. Raises CommandError."""
         authority = self.door.authority
         if authority is None:
+            if self.door.settings.nsq_auth_required and not self.session.user:
+                raise CommandError("E_AUTH_FIRST", f"AUTH required before {name}")
             return True
         if self.authorization is None:
             raise CommandError("E_AUTH_FIRST", f"AUTH required before {name}")

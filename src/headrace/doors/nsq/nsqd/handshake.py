@@ -6,9 +6,11 @@ stream and an OK inside of that.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING
 
+from headrace.addresses import is_loopback
 from headrace.doors.nsq.errors import CommandError
 from headrace.doors.nsq.nsqd import frames
 from headrace.doors.nsq.nsqd.auth import AuthFailed, reject
@@ -19,6 +21,7 @@ from headrace.doors.nsq.nsqd.compression import (
     SnappyDecompressor,
 )
 from headrace.doors.nsq.nsqd.identify import Identity, negotiate, parse, reply
+from headrace.errors import AuthenticationFailed
 
 if TYPE_CHECKING:
     from headrace.doors.nsq.nsqd.connection import Connection
@@ -75,10 +78,12 @@ async def _upgrade(connection: Connection, identity: Identity) -> None:
 async def authenticate(connection: Connection, secret: bytes) -> None:
     """Do an AUTH. Raises CommandError."""
     authority = connection.door.authority
-    if connection.authorization is not None:
+    known = connection.session.identity
+    if connection.authorization is not None or (known is not None and known.how != "certificate"):
         raise CommandError("E_INVALID", "AUTH already set")
     if authority is None:
-        raise CommandError("E_AUTH_DISABLED", "AUTH disabled")
+        await _log_in(connection, secret)
+        return
     try:
         granted = await authority.ask(connection, secret)
     except AuthFailed as error:
@@ -86,11 +91,34 @@ async def authenticate(connection: Connection, secret: bytes) -> None:
     if not granted.permissions:
         raise CommandError("E_UNAUTHORIZED", "AUTH no authorizations found")
     connection.door.count("AUTH")
-    connection.authorization = granted
-    connection.session.user = granted.identity
-    granting = {
-        "identity": granted.identity,
-        "identity_url": granted.identity_url,
-        "permission_count": len(granted.permissions),
-    }
-    connection.reply(frames.frame(frames.RESPONSE, json.dumps(granting, separators=(",", ":")).encode()))
+    connection.authorize(granted)
+    _reply(connection, granted.identity, granted.identity_url, len(granted.permissions))
+
+
+async def _log_in(connection: Connection, secret: bytes) -> None:
+    """An AUTH that the broker decides by itself: the secret is an API token, or USER:PASSWORD. Raises CommandError."""
+    door = connection.door
+    security, session = door.broker.security, connection.session
+    if not security.users.by_name and not security.is_enforced:
+        raise CommandError("E_AUTH_DISABLED", "AUTH disabled")
+    if not (connection.encrypted or door.takes_clear or is_loopback(session.host)):
+        raise CommandError("E_AUTH_FAILED", "AUTH failed: a secret is not taken in the clear, ask for TLS by tls_v1")
+    text = secret.decode("utf-8", "replace")
+    user, colon, password = text.partition(":")
+    try:
+        if colon:
+            identity = await security.authenticator.password(user, password, session)
+        else:
+            identity = security.authenticator.token(text, session)
+    except AuthenticationFailed as error:
+        await asyncio.sleep(error.delay_ms / 1000)
+        raise CommandError("E_AUTH_FAILED", "AUTH failed") from None
+    door.count("AUTH")
+    connection.log_in(identity)
+    # What it may do is decided by rules that can change: there is no count of permissions to tell.
+    _reply(connection, identity.user, "", 1)
+
+
+def _reply(connection: Connection, identity: str, url: str, permissions: int) -> None:
+    granted = {"identity": identity, "identity_url": url, "permission_count": permissions}
+    connection.reply(frames.frame(frames.RESPONSE, json.dumps(granted, separators=(",", ":")).encode()))

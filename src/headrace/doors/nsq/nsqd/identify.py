@@ -178,7 +178,7 @@ def reply(
         "max_deflate_level": settings.nsq_max_deflate_level,
         "snappy": identity.snappy,
         "sample_rate": identity.sample_rate,
-        "auth_required": bool(settings.auth_http),
+        "auth_required": bool(settings.auth_http) or settings.nsq_auth_required,
         "output_buffer_size": identity.output_buffer_size,
         "output_buffer_timeout": identity.output_buffer_ms,
     }

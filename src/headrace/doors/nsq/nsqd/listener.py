@@ -43,6 +43,8 @@ class Nsqd(BufferedAcceptor[Connection]):
         self.clock = broker.runtime.clock
         self.topics = topics
         self.authority = Authority(settings.auth_http) if settings.auth_http else None
+        self.takes_clear = context.shared.sasl_plain_without_tls
+        """Secrets come without TLS from other machines, too."""
         self.tls = context.tls
         """For clients that ask for it by IDENTIFY."""
         self.tls_required = settings.nsq_tls_required or bool(context.shared.tls_client_ca)

@@ -185,7 +185,7 @@ def _target(connection: Connection, name: str, topic_name: bytes, *, is_delayed:
     if target is None or target.name != text or not target.admission.valid:
         topic = door.topics.get(text)
         if topic is None:
-            connection.hold_for(name, door.topics.ensure(text))
+            connection.hold_for(name, door.topics.ensure_to_publish(connection.session, text))
             return None
         target = Target(text, publisher.admit(connection.session, topic), connection.session.partition_of(topic))
     admission = target.admission

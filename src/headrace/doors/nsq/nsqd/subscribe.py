@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.broker.security import Operation, Resource
+from headrace.broker.security.rights import queue_name
 from headrace.doors.nsq.errors import CommandError, plain
+from headrace.doors.nsq.names import log_name
 from headrace.doors.nsq.nsqd import delivery_wire, frames
 from headrace.doors.nsq.nsqd.codec import Command, State
 from headrace.format.message_id import ID_BYTES, decode_id
@@ -27,6 +30,7 @@ async def subscribe(connection: Connection, topic_name: str, channel: str) -> No
     door = connection.door
     identity = connection.identity
     most = door.settings.nsq_max_channel_consumers
+    _authorize(connection, topic_name, channel)
     topic = await door.topics.ensure(topic_name)
     queue = await door.broker.queues.ensure(topic, channel)
     if most and len(queue.consumers) >= most:
@@ -47,6 +51,20 @@ async def subscribe(connection: Connection, topic_name: str, channel: str) -> No
     connection.subscription = (topic_name, channel)
     door.count("SUB")
     connection.reply(frames.OK)
+
+
+def _authorize(connection: Connection, topic_name: str, channel: str) -> None:
+    """Raise NotAuthorized unless the client may read the channel, and make what of it is missing. It may read as long
+    as it keeps the right."""
+    door, session = connection.door, connection.session
+    security, topic = door.broker.security, log_name(topic_name)
+    queue = queue_name(topic, channel)
+    for resource, name in ((Resource.TOPIC, topic), (Resource.QUEUE, queue)):
+        connection.watches.append(security.watch(session, Operation.READ, resource, name, connection.revoke))
+    if door.broker.topics.get(topic) is None:
+        security.check_create(session, topic)
+    if door.broker.queues.get(topic, channel) is None:
+        security.check(session, Operation.CREATE, Resource.QUEUE, queue)
 
 
 def do(connection: Connection, command: Command, buffer: bytearray) -> None:
@@ -113,6 +131,9 @@ def deliver(connection: Connection, claimed: Claimed) -> None:
 
 def leave(connection: Connection) -> None:
     """End the subscription: what was in flight goes to others."""
+    for watch in connection.watches:
+        watch.end()
+    connection.watches.clear()
     consumer = connection.consumer
     if consumer is None:
         return

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 
 from headrace.broker.broker import Broker
+from headrace.broker.security import Session
 from headrace.doors.nsq.names import is_ephemeral, log_name, nsq_name
 from headrace.doors.nsq.settings import NsqSettings
 from headrace.errors import HeadraceError
@@ -35,6 +36,10 @@ class NsqTopics:
     async def ensure(self, name: str) -> Topic:
         """The topic of that NSQ name, made if it is missing and may be. Raises UnknownTopic or InvalidTopic."""
         return await self._broker.topics.ensure(log_name(name), self.settings(name))
+
+    async def ensure_to_publish(self, session: Session, name: str) -> Topic:
+        """The same for a session that is about to publish to it. Raises NotAuthorized, too."""
+        return await self._broker.publisher.ensure(session, log_name(name), self.settings(name))
 
     def delete_unused(self, topic: Topic) -> None:
         """A subscriber has left: delete an ephemeral topic with its last channel."""

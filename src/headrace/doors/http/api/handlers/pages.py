@@ -15,8 +15,8 @@ from headrace.broker.metrics import render
 from headrace.broker.queue_metrics import ages
 from headrace.broker.security import Operation
 from headrace.broker.security.rights import Declaration, Open
-from headrace.doors.http.api import rights
 from headrace.doors.http.api.rights import on_cluster
+from headrace.doors.http.server import rights
 from headrace.doors.http.server.authentication import refused
 from headrace.doors.http.server.messages import Request, Response, write_plain
 from headrace.errors import NotAuthorized
@@ -64,7 +64,7 @@ async def answer(context: Context, request: Request) -> Response:
             headers=(("Allow", "GET, HEAD"),),
         )
     try:
-        rights.check(context.broker.security, request.session, declaration, request, {})
+        rights.check(context.broker.security, request.session, declaration, str)
     except NotAuthorized as error:
         return write_plain(refused(request, error))
     return await page(context, request)

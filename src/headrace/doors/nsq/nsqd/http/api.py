@@ -25,6 +25,7 @@ from headrace.doors.nsq.nsqd.http.publish import PublishHandlers
 from headrace.doors.nsq.nsqd.http.stats import Stats
 from headrace.doors.nsq.nsqd.listener import Nsqd
 from headrace.doors.nsq.nsqd.registration import Registrations
+from headrace.doors.nsq.nsqd.rights import ROUTES
 from headrace.doors.nsq.nsqd.topics import NsqTopics
 from headrace.doors.nsq.presence import NSQ_VERSION, Presence
 from headrace.doors.nsq.routes import Api, required, topic_and_channel, topic_name, write_json
@@ -74,7 +75,7 @@ class NsqdHttp:
             "/config/{option}": {"GET": self._get_option, "PUT": self._put_option},
             "/debug/pprof/{page}": {"GET": partial(debug, context.command_line)},
         }
-        self._api = Api("nsq_http", routes, broker.metrics)
+        self._api = Api("nsq_http", routes, broker, ROUTES)
         self.http = self._listener(context, "nsq_http")
         self.https = self._listener(context, "nsq_https")
         self._tls_required = settings.nsq_tls_required or bool(context.shared.tls_client_ca)
@@ -124,6 +125,7 @@ class NsqdHttp:
 
     async def _create_topic(self, request: Request, parameters: Mapping[str, str]) -> None:
         name = topic_name(parameters, "INVALID_TOPIC")
+        self._broker.security.check_create(request.session, log_name(name))
         try:
             await self._topics.ensure(name)
         except UnknownTopic:

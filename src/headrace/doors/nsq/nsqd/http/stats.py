@@ -10,12 +10,15 @@ import asyncio
 import gc
 import json
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from headrace.broker.broker import Broker
 from headrace.broker.queues import Queue
+from headrace.broker.security import Resource
+from headrace.broker.security.rights import queue_name
 from headrace.doors.http.server.messages import HttpError, Request, Response
 from headrace.doors.nsq.names import log_name, nsq_name
 from headrace.doors.nsq.nsqd.connection import Connection
@@ -28,6 +31,8 @@ from headrace.version import VERSION
 # Topics that are described before others get a turn.
 TURN_TOPICS = 25
 TRUE_OR_FALSE = {"true": True, "1": True, "false": False, "0": False}
+Sees = Callable[[Resource, Iterable[str]], list[str]]
+"""Those of some names that the client may describe."""
 # nsqd measures none by default either.
 NO_LATENCY: dict[str, Any] = {"count": 0, "percentiles": None}
 
@@ -50,8 +55,11 @@ class Stats:
         """In JSON by `format=json`, as text otherwise; of one topic or channel where these are named."""
         clients = TRUE_OR_FALSE.get(parameters.get("include_clients", ""), True)
         memory = memory_figures() if TRUE_OR_FALSE.get(parameters.get("include_mem", ""), True) else None
-        topics = self._topics(parameters.get("topic", ""), parameters.get("channel", ""), clients)
-        producers = self._producers(parameters.get("topic", "")) if clients else []
+        wanted = parameters.get("topic", "")
+        names = [log_name(wanted)] if wanted else sorted(self._broker.topics.all)
+        sees = partial(self._broker.security.visible, request.session)
+        topics = self._topics(sees(Resource.TOPIC, names), parameters.get("channel", ""), clients, sees)
+        producers = self._producers(wanted, sees) if clients else []
         if parameters.get("format") != "json":
             return await self._text(topics, producers, memory)
         # Part by part, for the same reason.
@@ -71,21 +79,28 @@ class Stats:
         body = f'{before}, "topics": [{",".join(described)}], {behind}'
         return Response(body.encode(), JSON, headers=(VERSION_HEADER,))
 
-    async def _topics(self, wanted: str, channel: str, clients: bool) -> AsyncIterator[dict[str, Any]]:
-        names = [log_name(wanted)] if wanted else sorted(self._broker.topics.all)
+    async def _topics(
+        self, names: Sequence[str], channel: str, clients: bool, sees: Sees
+    ) -> AsyncIterator[dict[str, Any]]:
         subscribers = self._subscribers() if clients else {}
         for number, name in enumerate(names):
             topic = self._broker.topics.get(name)
             called = nsq_name(name)
             if topic is not None and called is not None and (not channel or channel in self._broker.queues.of(name)):
-                yield self._topic(topic, called, channel, subscribers if clients else None)
+                yield self._topic(topic, called, channel, subscribers if clients else None, sees)
             if number % TURN_TOPICS == TURN_TOPICS - 1:
                 await asyncio.sleep(0)
 
     def _topic(
-        self, topic: Topic, name: str, channel: str, subscribers: Mapping[Queue, list[Connection]] | None
+        self,
+        topic: Topic,
+        name: str,
+        channel: str,
+        subscribers: Mapping[Queue, list[Connection]] | None,
+        sees: Sees,
     ) -> dict[str, Any]:
         queues = self._broker.queues.of(topic.name)
+        by_name = {queue_name(topic.name, each): each for each in sorted(queues) if channel in ("", each)}
         published = sum(partition.high_watermark for partition in topic.partitions)
         # What no channel has been given: nothing, or, as long as there is no channel, all.
         depth = 0 if queues else sum(partition.high_watermark - partition.start for partition in topic.partitions)
@@ -95,8 +110,7 @@ class Stats:
             "topic_name": name,
             "channels": [
                 self._channel(queue, in_memory, None if subscribers is None else subscribers.get(queue, []))
-                for queue_name, queue in sorted(queues.items())
-                if not channel or queue_name == channel
+                for queue in (queues[by_name[each]] for each in sees(Resource.QUEUE, by_name))
             ],
             "depth": depth,
             "backend_depth": 0 if in_memory else depth,
@@ -133,12 +147,16 @@ class Stats:
                 found.setdefault(connection.consumer.queue, []).append(connection)
         return found
 
-    def _producers(self, topic: str) -> list[dict[str, Any]]:
-        return [
-            client(connection)
-            for connection in (self._door.connections if self._door is not None else ())
-            if (topic in connection.published if topic else connection.published)
-        ]
+    def _producers(self, topic: str, sees: Sees) -> list[dict[str, Any]]:
+        found = []
+        for connection in self._door.connections if self._door is not None else ():
+            visible = set(sees(Resource.TOPIC, map(log_name, connection.published)))
+            counts = {name: sent for name, sent in connection.published.items() if log_name(name) in visible}
+            if topic in counts if topic else counts:
+                described = client(connection)
+                described["pub_counts"] = [{"topic": name, "count": sent} for name, sent in counts.items()]
+                found.append(described)
+        return found
 
     async def _text(
         self, topics: AsyncIterator[dict[str, Any]], producers: list[dict[str, Any]], memory: dict[str, int] | None
@@ -192,12 +210,10 @@ def client(connection: Connection) -> dict[str, Any]:
         "tls_negotiated_protocol": "",
         "tls_negotiated_protocol_is_mutual": False,
     }
-    if authorization is not None:
+    if authorization is not None or connection.session.user:
         described["authed"] = True
-        described["auth_identity"] = authorization.identity
-        described["auth_identity_url"] = authorization.identity_url
-    if connection.published:
-        described["pub_counts"] = [{"topic": topic, "count": sent} for topic, sent in connection.published.items()]
+        described["auth_identity"] = connection.session.user
+        described["auth_identity_url"] = authorization.identity_url if authorization is not None else ""
     return described
 
 
