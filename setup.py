@@ -39,6 +39,8 @@ KERNELS = [
     "src/headrace/doors/nsq/nsqd/delivery_wire.py",
     "src/headrace/doors/nsq/nsqd/lines.py",
     "src/headrace/doors/nsq/nsqd/publish_wire.py",
+    "src/headrace/doors/rocketmq/remoting/send_wire.py",
+    "src/headrace/doors/rocketmq/stored_wire.py",
     "src/headrace/pipeline/arrow.py",
     "src/headrace/pipeline/encode.py",
 ]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from headrace.broker.unpacking import Unpacker
 from headrace.errors import CorruptBatch, InvalidRecords, OffsetOutOfRange, UnsupportedBatch
@@ -13,6 +15,8 @@ from headrace.format.aborted import Aborted
 from headrace.format.batch import BatchHeader, batches_in
 from headrace.log.interface import Chunk, Partition
 from headrace.runtime import Runtime
+
+AnyBytes = TypeVar("AnyBytes", bytes, memoryview)
 
 # Records stepped over between two turns of the loop: about half a millisecond.
 SKIPPED_RECORDS = 8_192
@@ -63,17 +67,30 @@ async def batches(
     """Whole batches from the one that holds `offset`, for readers of committed records: None in the place of one
     that has none, because it is a marker or was aborted. Raises OffsetOutOfRange."""
     chunk = await chunk_at(runtime, partition, offset, max_bytes, True)
+    return list(_committed(await bytes_of(runtime, chunk), chunk))
+
+
+def batches_now(
+    partition: Partition, offset: int, max_bytes: int
+) -> Iterator[tuple[BatchHeader, memoryview | None]] | None:
+    """The same, one by one, if no part of it would wait for the device. Raises OffsetOutOfRange."""
+    chunk = partition.read(offset, max_bytes, committed=True)
+    if chunk.cold is not None:
+        return None
+    raw = bytes_now(chunk)
+    if raw is None:
+        chunk.release()
+        return None
+    return _committed(memoryview(raw), chunk)
+
+
+def _committed(raw: AnyBytes, chunk: Chunk) -> Iterator[tuple[BatchHeader, AnyBytes | None]]:
     aborted = Aborted(chunk.aborted)
-    raw = await bytes_of(runtime, chunk)
-    return [
-        (
-            header,
-            None
-            if header.is_control or (header.is_transactional and aborted.has(header.producer_id, header.base_offset))
-            else raw[at : at + header.size],
+    for at, header in batches_in(raw):
+        is_left_out = header.is_control or (
+            header.is_transactional and aborted.has(header.producer_id, header.base_offset)
         )
-        for at, header in batches_in(raw)
-    ]
+        yield header, None if is_left_out else raw[at : at + header.size]
 
 
 @dataclass(slots=True)

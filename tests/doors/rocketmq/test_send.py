@@ -174,3 +174,34 @@ def test_requests_that_are_not_known(raw: Raw) -> None:
     answer = raw.ask(200_052)
     assert answer.code == Code.REQUEST_CODE_NOT_SUPPORTED
     assert "200052" in (answer.remark or "")
+
+
+def test_what_changes_about_a_topic_is_obeyed_by_the_next_send(raw: Raw, topic: str) -> None:
+    fields = {"topic": topic, "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+    fields |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false"}
+    for perm, code in ((6, Code.SUCCESS), (4, Code.NO_PERMISSION), (6, Code.SUCCESS)):
+        assert raw.ask(Request.UPDATE_AND_CREATE_TOPIC, fields | {"perm": perm}).code == Code.SUCCESS
+        assert [raw.sent(topic, b"x").code for _ in range(2)] == [code] * 2
+    assert raw.sent(topic, b"x", queue=1).code == Code.INVALID_PARAMETER
+    grown = {"readQueueNums": 2, "writeQueueNums": 2}
+    assert raw.ask(Request.UPDATE_AND_CREATE_TOPIC, fields | grown).code == Code.SUCCESS
+    assert raw.sent(topic, b"x", queue=1).fields["queueOffset"] == "0"
+    assert raw.sent(topic, b"x").fields["queueOffset"] == "4"
+    assert raw.ask(Request.DELETE_TOPIC_IN_BROKER, {"topic": topic}).code == Code.SUCCESS
+    answers = [raw.sent(topic, b"x") for _ in range(2)]
+    assert [each.fields["queueOffset"] for each in answers] == ["0", "1"]
+    assert raw.ask(Request.VIEW_MESSAGE_BY_ID, {"offset": read_offset_id(answers[1].fields["msgId"])[1]}).code == 0
+
+
+def test_sends_of_different_forms_keep_their_order(raw: Raw, topic: str) -> None:
+    raw.sent(topic, b"first")
+    opaques = []
+    for number in range(30):
+        body = b"%d" % number
+        # The compressed ones take another way than the others.
+        packed = number % 3 == 0
+        opaques.append(raw.send_message(topic, zlib.compress(body) if packed else body, f=int(packed)))
+    opaques.append(raw.send_message(topic, b"last"))
+    assert [int(raw.answer(each).fields["queueOffset"]) for each in opaques] == list(range(1, 32))
+    bodies = [each.body for each in raw.read(topic)]
+    assert bodies == [b"first", *(b"%d" % number for number in range(30)), b"last"]

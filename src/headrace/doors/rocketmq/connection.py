@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from headrace.doors.rocketmq.client import Client
     from headrace.doors.rocketmq.listener import RemotingListener
     from headrace.doors.rocketmq.membership import Memberships
+    from headrace.doors.rocketmq.remoting.wire_sends import Producer
 
 log = structlog.get_logger("headrace.rocketmq")
 
@@ -107,7 +108,7 @@ class RemotingConnection(BufferedConnection):
 
     __slots__ = (
         *("_asked", "_awaiting", "_awaiting_bytes", "_drained", "_out", "_requests"),
-        *("client", "heartbeat", "memberships", "on_lost", "session", "suspended"),
+        *("client", "heartbeat", "memberships", "on_lost", "producer", "session", "suspended"),
     )
 
     door: RemotingListener
@@ -123,6 +124,8 @@ class RemotingConnection(BufferedConnection):
         """What the last heartbeat told of the client."""
         self.heartbeat = 0.0
         """When the last one came, by the loop's clock; 0: none did."""
+        self.producer: Producer | None = None
+        """What is kept of it for the messages that it sends."""
         self.suspended: dict[asyncio.Future[None], None] = {}
         """What pulls wait for."""
         self._awaiting: dict[asyncio.Task[None], None] = {}
@@ -153,7 +156,8 @@ class RemotingConnection(BufferedConnection):
             stop = position + 4 + size
             if stop > end:
                 break
-            self._handle(frames.decode(view[position:stop]))
+            if not self.door.take(self, buffer, position, stop):
+                self._handle(frames.decode(view[position:stop]))
             position = stop
         return position
 
@@ -231,9 +235,13 @@ class RemotingConnection(BufferedConnection):
 
     def send(self, command: Command) -> None:
         """Send a command when this turn of the loop ends."""
+        if not self._held & LOST:
+            self.send_frame(frames.encode(command))
+
+    def send_frame(self, frame: bytes) -> None:
+        """Send a frame when this turn of the loop ends."""
         if self._held & LOST:
             return
-        frame = frames.encode(command)
         self._out.append(frame)
         if len(frame) >= LARGE_ANSWER:
             # So that the next pull sees whether the client reads.
@@ -275,7 +283,7 @@ class RemotingConnection(BufferedConnection):
     def _flush(self) -> None:
         out, self._out = self._out, []
         if out:
-            self.write(b"".join(out))
+            self.write(out[0] if len(out) == 1 else b"".join(out))
 
     async def drain(self) -> None:
         """Wait until the client has read what it was sent: no more is made for one that does not read."""

@@ -59,6 +59,10 @@ class RemotingListener(BufferedAcceptor[RemotingConnection]):
         self._numbers += 1
         return RemotingConnection(self, self._numbers)
 
+    def take(self, connection: RemotingConnection, buffer: bytearray, position: int, stop: int) -> bool:
+        """Handle the frame between two positions where it lies; False: it is handled as a command."""
+        return False
+
     def metrics_of(self, code: int) -> ApiMetrics:
         """Where requests of a code are counted."""
         found = self._by_code.get(code)

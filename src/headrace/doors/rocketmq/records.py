@@ -155,6 +155,13 @@ def _host_text(host: Host) -> bytes:
 
 
 @lru_cache(maxsize=4_096)
+def host_bytes(content: bytes) -> bytes:
+    """An address of a header as messages have it; empty where it is none."""
+    host = _host(content)
+    return b"" if host is None else host.ip + host.port.to_bytes(4, "big")
+
+
+@lru_cache(maxsize=4_096)
 def _host(content: bytes) -> Host | None:
     try:
         host = Host.parse(content.decode())

@@ -6,8 +6,10 @@ alone; where a batch is refused, each of its sends is tried alone, so that one p
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 from headrace.broker.broker import Broker
 from headrace.broker.publish import Admission, Headers
@@ -21,70 +23,113 @@ BATCH_BYTES = 262_144
 Row = tuple[bytes | None, bytes | None, Headers]
 
 
+class Sent(Protocol):
+    """A request to append, in whichever form."""
+
+    @property
+    def admission(self) -> Admission: ...
+
+    @property
+    def size(self) -> int: ...
+
+
+AnySend = TypeVar("AnySend", bound=Sent)
+
+
 @dataclass(frozen=True, slots=True)
 class Send:
     """A request to append: one message, or those of a producer's batch."""
 
     admission: Admission
-    partition: Partition
     rows: Sequence[Row]
     size: int
     on_done: Callable[[Exception | None, int], None]
     """Called once they are durable, with the offset of the first."""
 
 
-class Sender:
+class BatchingSender(ABC, Generic[AnySend]):
     """Appends what producers send."""
 
     def __init__(self, broker: Broker, soon: Callable[[Callable[[], None]], None]) -> None:
         self._broker = broker
         self._soon = soon
-        self._waiting: dict[Partition, list[Send]] = {}
+        self._waiting: dict[Partition, list[AnySend]] = {}
 
     def can_append(self, admission: Admission, partition: Partition) -> bool:
         """Whether a send needs nothing but an append."""
         return admission.valid and admission.is_plain and partition.loaded and not partition.offline
 
-    def add(self, send: Send) -> None:
+    def has_waiting(self, partition: Partition) -> bool:
+        """Whether a batch for the partition has begun in this turn of the loop."""
+        return partition in self._waiting
+
+    def add(self, send: AnySend, partition: Partition) -> None:
         """Append when this turn of the loop ends."""
         if not self._waiting:
             self._soon(self._flush)
-        self._waiting.setdefault(send.partition, []).append(send)
+        self._waiting.setdefault(partition, []).append(send)
 
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, {}
         for partition, sends in waiting.items():
             bound = min(BATCH_BYTES, partition.topic.settings.max_batch_bytes // 2)
-            part: list[Send] = []
+            part: list[AnySend] = []
             size = 0
             for send in sends:
-                if part and size + send.size > bound:
-                    self._append(part)
+                # Those of one form are built together, and none overtakes another.
+                if part and (size + send.size > bound or type(send) is not type(part[0])):
+                    self._append(partition, part)
                     part, size = [], 0
                 part.append(send)
                 size += send.size
-            self._append(part)
+            self._append(partition, part)
 
-    def _append(self, sends: Sequence[Send]) -> None:
-        first = sends[0]
+    def _append(self, partition: Partition, sends: Sequence[AnySend]) -> None:
         now = self._broker.runtime.clock.now_ms()
         base = -1
 
         def done(error: Exception | None) -> None:
-            offset = base
-            for send in sends:
-                send.on_done(error, offset)
-                offset += len(send.rows)
+            self._finish(partition, sends, error, base)
 
         try:
-            batch = records.build([(now, *row) for send in sends for row in send.rows])
-            appended = self._broker.publisher.append(first.admission, first.partition, batch, done)
+            batch = self._build(sends, now)
+            appended = self._broker.publisher.append(sends[0].admission, partition, batch, done)
         except (HeadraceError, OSError) as error:
             if len(sends) == 1:
-                first.on_done(error, -1)
+                self._finish(partition, sends, error, -1)
                 return
             for send in sends:
-                self._append([send])
+                self._append(partition, [send])
             return
         base = appended.base_offset
         appended.complete(done)
+
+    @abstractmethod
+    def _build(self, sends: Sequence[AnySend], now_ms: int) -> bytearray:
+        """The batch of sends of one form."""
+
+    @abstractmethod
+    def _finish(self, partition: Partition, sends: Sequence[AnySend], error: Exception | None, base: int) -> None:
+        """Answer sends of one form that were appended from an offset on, or refused."""
+
+
+class Sender(BatchingSender[Send]):
+    """Appends rows."""
+
+    def _build(self, sends: Sequence[Send], now_ms: int) -> bytearray:
+        return build_rows(sends, now_ms)
+
+    def _finish(self, partition: Partition, sends: Sequence[Send], error: Exception | None, base: int) -> None:
+        finish_rows(sends, error, base)
+
+
+def build_rows(sends: Sequence[Send], now_ms: int) -> bytearray:
+    """The batch of sends."""
+    return records.build([(now_ms, *row) for send in sends for row in send.rows])
+
+
+def finish_rows(sends: Sequence[Send], error: Exception | None, base: int) -> None:
+    """Tell each of the sends how it went."""
+    for send in sends:
+        send.on_done(error, base)
+        base += len(send.rows)

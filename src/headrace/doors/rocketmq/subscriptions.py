@@ -26,8 +26,15 @@ class RecordFilter:
     """Which records a consumer wants."""
 
     accepts: Callable[[Record], bool]
+    tags: frozenset[int] | None = None
+    """The hashes of which a record's tag must have one; None: it is of another kind."""
     cost: int = 1
     """Of looking at a record, as a multiple of what it costs without an expression."""
+
+    @property
+    def is_by_tag(self) -> bool:
+        """Whether nothing but the tag of a record is looked at, if that."""
+        return self is ALL_RECORDS or self.tags is not None
 
 
 def parse_subscription(expression: str, kind: str, version: int = 0) -> RocketMqSubscription:
@@ -73,12 +80,12 @@ def filter_of(subscription: RocketMqSubscription) -> RecordFilter:
     """The filter of a subscription."""
     if subscription.kind == SQL92:
         sql = compile_sql(subscription.expression)
-        return RecordFilter(lambda record: sql.accepts(properties_of(record[4])), 2 + sql.parts // PARTS_FREE)
+        return RecordFilter(lambda record: sql.accepts(properties_of(record[4])), cost=2 + sql.parts // PARTS_FREE)
     tags = subscription.tags
     if not tags:
-        return _ALL
+        return ALL_RECORDS
     # As RocketMQ hashes: a message without a tag has the hash 0, which no tag is searched by.
-    return RecordFilter(lambda record: (tag := tag_of(record[4])) != "" and hash_tag(tag) in tags)
+    return RecordFilter(lambda record: (tag := tag_of(record[4])) != "" and hash_tag(tag) in tags, tags)
 
 
 def exact_filter_of(subscription: RocketMqSubscription) -> Callable[[Record], bool] | None:
@@ -91,4 +98,4 @@ def exact_filter_of(subscription: RocketMqSubscription) -> Callable[[Record], bo
     return lambda record: tag_of(record[4]) in tags
 
 
-_ALL = RecordFilter(lambda _: True)
+ALL_RECORDS = RecordFilter(lambda _: True)

@@ -134,7 +134,7 @@ class SendHandlers:
             else:
                 waiter.set_exception(error)
 
-        self._sender.add(Send(admission, partition, [row], len(row[1] or b"") + ROW_BYTES, on_done))
+        self._sender.add(Send(admission, [row], len(row[1] or b"") + ROW_BYTES, on_done), partition)
         return await waiter
 
     def _entry(self, topic: str, message: Proto, place: Place) -> Proto:

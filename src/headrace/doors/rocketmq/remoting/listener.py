@@ -20,6 +20,7 @@ from headrace.doors.rocketmq.producers import ProducerGroups
 from headrace.doors.rocketmq.remoting import handlers
 from headrace.doors.rocketmq.remoting.resets import Resets
 from headrace.doors.rocketmq.remoting.sender import RemotingSender
+from headrace.doors.rocketmq.remoting.wire_sends import WireSends
 from headrace.doors.rocketmq.settings import RocketMqSettings, parse_levels
 from headrace.doors.rocketmq.topics import RocketMqTopics
 from headrace.doors.rocketmq.transactions import Transactions
@@ -51,6 +52,7 @@ class Remoting(RemotingListener):
         self.transactions = Transactions(self.broker)
         self._delay_levels = parse_levels(self.settings.rocketmq_delay_levels)
         self.sender = RemotingSender(self)
+        self._sends = WireSends(self)
         self.resets = Resets()
         self.handlers = handlers.of(self)
         self._expiry = self.settings.rocketmq_client_expiry_ms / 1000
@@ -68,6 +70,10 @@ class Remoting(RemotingListener):
         if self._scanning is not None:
             self._scanning.cancel()
         await super().stop()
+
+    def take(self, connection: RemotingConnection, buffer: bytearray, position: int, stop: int) -> bool:
+        """Append a send that is like nearly all others."""
+        return self._sends.take(connection, buffer, position, stop)
 
     def delay_ms(self, level: int) -> int:
         """The delay of a level: none for 0 and less, that of the highest for what is above it."""

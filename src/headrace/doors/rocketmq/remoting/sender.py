@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, cast
 
 from headrace.broker.publish import Admission
 from headrace.doors.rocketmq.connection import Call
-from headrace.doors.rocketmq.messages import offset_id
-from headrace.doors.rocketmq.sender import Sender
+from headrace.doors.rocketmq.frames import ONE_WAY, Command
+from headrace.doors.rocketmq.messages import Host, offset_id
+from headrace.doors.rocketmq.remoting import send_wire
+from headrace.doors.rocketmq.remoting.send_wire import WireSend
+from headrace.doors.rocketmq.sender import BatchingSender, Send, build_rows, finish_rows
 from headrace.log.interface import Partition
 
 if TYPE_CHECKING:
@@ -17,7 +21,7 @@ if TYPE_CHECKING:
 _NONE: Mapping[str, str] = {}
 
 
-class RemotingSender(Sender):
+class RemotingSender(BatchingSender[Send | WireSend]):
     """Appends what producers send, and answers them."""
 
     def __init__(self, remoting: Remoting) -> None:
@@ -31,6 +35,43 @@ class RemotingSender(Sender):
             super().can_append(admission, partition)
             and encode(partition.topic.id, partition.index, partition.end) is not None
         )
+
+    def _build(self, sends: Sequence[Send | WireSend], now_ms: int) -> bytearray:
+        if isinstance(sends[0], WireSend):
+            return send_wire.build(cast(Sequence[WireSend], sends), now_ms)
+        return build_rows(cast(Sequence[Send], sends), now_ms)
+
+    def _finish(
+        self, partition: Partition, sends: Sequence[Send | WireSend], error: Exception | None, base: int
+    ) -> None:
+        if isinstance(sends[0], WireSend):
+            self._answer_wire(partition, cast(Sequence[WireSend], sends), error, base)
+        else:
+            finish_rows(cast(Sequence[Send], sends), error, base)
+
+    def _answer_wire(
+        self, partition: Partition, sends: Sequence[WireSend], error: Exception | None, offset: int
+    ) -> None:
+        """Answer sends that came as bytes as bytes."""
+        encode = self._broker.rocketmq.offsets.encode
+        topic_id, index = partition.topic.id, partition.index
+        queue = b"%d" % index
+        for send in sends:
+            connection, count = send.connection, len(send.tails)
+            connection.let_go(send.body_bytes)
+            first = encode(topic_id, index, offset)
+            if error is not None or first is None or encode(topic_id, index, offset + count - 1) != first + count - 1:
+                flag = ONE_WAY if send.is_one_way else 0
+                call = Call(connection, Command(send.code, send.opaque, flag))
+                if error is not None:
+                    call.refuse(error)
+                else:
+                    key = None if send.unique_key is None else send.unique_key.decode()
+                    self.answer(call, partition, range(offset, offset + count), key)
+            elif not send.is_one_way:
+                host = _id_of(self._remoting.store_host(connection))
+                connection.send_frame(send_wire.answer(send, host, queue, offset, first))
+            offset += count
 
     def answer(
         self,
@@ -54,3 +95,9 @@ class RemotingSender(Sender):
             fields["transactionId"] = unique_key
         fields |= more
         call.answer(fields=fields)
+
+
+@lru_cache(maxsize=1_024)
+def _id_of(host: Host) -> bytes:
+    """What the offset ids of a broker's address have in common."""
+    return offset_id(host, 0)[:-16].encode()

@@ -11,7 +11,9 @@ Left out: class filters.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from headrace.broker.groups.rocketmq_group import RocketMqSubscription
 from headrace.doors.rocketmq.client import BROADCASTING
@@ -19,7 +21,7 @@ from headrace.doors.rocketmq.codes import Code
 from headrace.doors.rocketmq.connection import Call
 from headrace.doors.rocketmq.errors import ResponseError
 from headrace.doors.rocketmq.names import log_name
-from headrace.doors.rocketmq.remoting.reader import QueueReader
+from headrace.doors.rocketmq.remoting.reader import Found, QueueReader, Wanted
 from headrace.doors.rocketmq.subscriptions import filter_of, parse_subscription
 from headrace.doors.rocketmq.topics import READ, shape_of
 from headrace.errors import OffsetOutOfRange
@@ -39,6 +41,20 @@ WAIT_MS_MAX = 60_000
 READS_MAX = 64
 
 
+@dataclass(slots=True)
+class Pull:
+    """A pull under way."""
+
+    call: Call
+    group: str
+    partition: Partition
+    wanted: Wanted
+    deadline: float
+    """Until when it may wait for a message."""
+    position: int
+    """What its group has consumed, which is still to be committed; -1: nothing."""
+
+
 class PullHandler:
     """Hands out messages."""
 
@@ -52,49 +68,81 @@ class PullHandler:
         self._expecting: dict[str, list[asyncio.Future[None]]] = {}
         self._broker.topics.changed.append(self._topic_changed)
 
-    async def handle(self, call: Call) -> None:
-        name, queue_id = call.text("topic"), call.number("queueId")
-        group, sys_flag = call.text("consumerGroup"), call.number("sysFlag", 0)
+    def handle(self, call: Call) -> Coroutine[Any, Any, None] | None:
+        name = call.text("topic")
+        topic = self._remoting.topics.find(name)
+        if topic is None or not self._broker.rocketmq.loaded:
+            return self._load(call, name)
+        pull = self._begin(call, name)
+        if not pull.partition.loaded or not self._look(pull):
+            return self._follow(pull)
+        return None
+
+    async def _load(self, call: Call, name: str) -> None:
+        """The first pulls after a start, and those of a topic that is not stored yet."""
         if not self._broker.rocketmq.loaded:
             await self._broker.rocketmq.load()
-        self.check_group(call, group)
-        subscription = self._subscription(call, group, name, sys_flag)
-        loop = self._remoting.loop
-        wait_ms = min(call.number("suspendTimeoutMillis", 0), WAIT_MS_MAX) if sys_flag & MAY_WAIT else 0
-        deadline = loop.time() + wait_ms / 1000
         if self._remoting.topics.find(name) is None and self._remoting.topics.is_expected(name):
-            await self._wait_for_topic(call, log_name(name), deadline)
+            self.check_group(call, call.text("consumerGroup"))
+            self._subscription(call, call.text("consumerGroup"), name, call.number("sysFlag", 0))
+            await self._wait_for_topic(call, log_name(name), self._deadline(call))
             if self._remoting.topics.find(name) is None:
                 self._answer(call, Code.PULL_NOT_FOUND, 0, 0, 0)
                 return
+        await self._follow(self._begin(call, name))
+
+    def _begin(self, call: Call, name: str) -> Pull:
+        """What a pull asks for. Raises ResponseError."""
+        queue_id, group, sys_flag = call.number("queueId"), call.text("consumerGroup"), call.number("sysFlag", 0)
+        self.check_group(call, group)
+        subscription = self._subscription(call, group, name, sys_flag)
         partition = self._remoting.topics.queue(name, queue_id)
         if not shape_of(partition.topic).perm & READ:
             raise ResponseError(Code.NO_PERMISSION, f"the topic[{name}] may not be read (rocketmq.perm)")
-        if not partition.loaded:
-            await partition.load()
-        is_reset = self._remoting.resets.find(group, partition) is not None
-        if sys_flag & COMMITS and not is_reset and (position := call.number("commitOffset", 0)) >= 0:
-            self._broker.groups.rocketmq.move(group, partition.topic, queue_id, position)
-        while not await self._pull(call, group, partition, subscription, loop.time() < deadline):
-            await self._wait(call, partition, deadline)
+        wanted = Wanted(
+            call.number("queueOffset"),
+            max(min(call.number("maxMsgNums", 32), MESSAGES_MAX), 1),
+            min(call.number("maxMsgBytes", BYTES_MAX), BYTES_MAX),
+            filter_of(subscription),
+        )
+        position = call.number("commitOffset", 0) if sys_flag & COMMITS else -1
+        return Pull(call, group, partition, wanted, self._deadline(call), position)
 
-    async def _pull(
-        self, call: Call, group: str, partition: Partition, subscription: RocketMqSubscription, may_wait: bool
-    ) -> bool:
-        """Answer a pull; False where there is nothing yet, and it may wait."""
-        offset = call.number("queueOffset")
+    def _deadline(self, call: Call) -> float:
+        """Until when a pull may wait."""
+        may_wait = call.number("sysFlag", 0) & MAY_WAIT
+        wait_ms = min(call.number("suspendTimeoutMillis", 0), WAIT_MS_MAX) if may_wait else 0
+        return self._remoting.loop.time() + wait_ms / 1000
+
+    async def _follow(self, pull: Pull) -> None:
+        """Answer a pull that must wait for something."""
+        if not pull.partition.loaded:
+            await pull.partition.load()
+        while not self._look(pull):
+            if self._is_within(pull):
+                await self._read(pull)
+                return
+            await self._wait(pull.call, pull.partition, pull.deadline)
+
+    def _look(self, pull: Pull) -> bool:
+        """Answer a pull; False where it must wait, or what it asks for must be read off the loop."""
+        call, partition, offset = pull.call, pull.partition, pull.wanted.offset
+        moved_to = self._remoting.resets.find(pull.group, partition)
+        if pull.position >= 0:
+            if moved_to is None:
+                self._broker.groups.rocketmq.move(pull.group, partition.topic, partition.index, pull.position)
+            pull.position = -1
         start, end = partition.start, partition.last_stable
-        moved_to = self._remoting.resets.find(group, partition)
         if moved_to is not None and moved_to != offset:
             remark = "the group was reset: go on at nextBeginOffset"
             self._answer(call, Code.PULL_OFFSET_MOVED, moved_to, start, end, remark=remark)
             return True
         if moved_to is not None:
-            self._remoting.resets.drop(group, partition)
-        if start <= offset < end:
-            await self._read(call, partition, subscription, offset)
-            return True
+            self._remoting.resets.drop(pull.group, partition)
+        if self._is_within(pull):
+            return self._read_now(pull)
         if offset == end or (not end and not offset):
+            may_wait = self._remoting.loop.time() < pull.deadline
             if may_wait and not call.connection.closing and not partition.topic.deleted:
                 return False
             self._answer(call, Code.PULL_NOT_FOUND, offset, start, end)
@@ -102,31 +150,44 @@ class PullHandler:
         self._answer(call, Code.PULL_OFFSET_MOVED, start if offset < start else end, start, end)
         return True
 
-    async def _read(self, call: Call, partition: Partition, subscription: RocketMqSubscription, offset: int) -> None:
+    @staticmethod
+    def _is_within(pull: Pull) -> bool:
+        """Whether there is something at the offset."""
+        return pull.partition.start <= pull.wanted.offset < pull.partition.last_stable
+
+    def _read_now(self, pull: Pull) -> bool:
+        """Answer a pull that finds something, if its client reads and nothing is to be waited for."""
+        connection = pull.call.connection
+        if connection.unread or connection.lost:
+            return False
+        found = self._reader.read_now(pull.partition, pull.wanted, self._remoting.store_host(connection))
+        if found is None:
+            return False
+        self._answer_found(pull, found)
+        return True
+
+    async def _read(self, pull: Pull) -> None:
         """Answer a pull that finds something, once its client has read what it was sent before."""
-        connection = call.connection
+        call, partition, connection = pull.call, pull.partition, pull.call.connection
         while not connection.lost:
             await connection.drain()
             async with self._reads:
                 if connection.unread or connection.lost:
                     continue
                 try:
-                    found = await self._reader.read(
-                        partition,
-                        offset,
-                        max(min(call.number("maxMsgNums", 32), MESSAGES_MAX), 1),
-                        min(call.number("maxMsgBytes", BYTES_MAX), BYTES_MAX),
-                        filter_of(subscription),
-                        self._remoting.store_host(connection),
-                    )
+                    found = await self._reader.read(partition, pull.wanted, self._remoting.store_host(connection))
                 except OffsetOutOfRange:
                     # The log has moved its start meanwhile.
                     self._answer(call, Code.PULL_OFFSET_MOVED, partition.start, partition.start, partition.last_stable)
                     return
-                code = Code.SUCCESS if found.parts else Code.PULL_RETRY_IMMEDIATELY
-                body = b"".join(found.parts)
-                self._answer(call, code, found.next_offset, partition.start, partition.last_stable, body)
+                self._answer_found(pull, found)
                 return
+
+    def _answer_found(self, pull: Pull, found: Found) -> None:
+        partition = pull.partition
+        code = Code.SUCCESS if found.parts else Code.PULL_RETRY_IMMEDIATELY
+        body = b"".join(found.parts)
+        self._answer(pull.call, code, found.next_offset, partition.start, partition.last_stable, body)
 
     @staticmethod
     def _answer(

@@ -177,7 +177,7 @@ class SendHandler:
                 self._sender.answer(call, partition, offsets, request.properties.get(UNIQUE_KEY))
 
         size = request.size + ROW_BYTES * len(rows)
-        self._sender.add(Send(admission, partition, rows, size, on_done))
+        self._sender.add(Send(admission, rows, size, on_done), partition)
 
     # --- the request --------------------------------------------------------------------------------------------------
 
