@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace.doors.rocketmq.client import Client
     from headrace.doors.rocketmq.listener import RemotingListener
     from headrace.doors.rocketmq.membership import Memberships
-    from headrace.doors.rocketmq.remoting.wire_sends import Producer
+    from headrace.doors.rocketmq.send_routes import Producer
 
 log = structlog.get_logger("headrace.rocketmq")
 

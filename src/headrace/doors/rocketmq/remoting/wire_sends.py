@@ -6,16 +6,13 @@ Everything else about sends is the handler's of SEND_MESSAGE, which these are no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from headrace.broker.publish import Admission
 from headrace.doors.rocketmq.names import DEFAULT_TOPIC, log_name
 from headrace.doors.rocketmq.remoting import send_wire
+from headrace.doors.rocketmq.send_routes import Producer, Route
 from headrace.doors.rocketmq.topics import WRITE, shape_of
 from headrace.errors import HeadraceError
-from headrace.log.interface import Partition
 
 if TYPE_CHECKING:
     from headrace.doors.rocketmq.connection import RemotingConnection
@@ -23,23 +20,6 @@ if TYPE_CHECKING:
 
 # Topics of one client that are kept; one that sends to more begins anew.
 ROUTES_MAX = 16_384
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """Where messages of a topic go."""
-
-    admission: Admission
-    partitions: Sequence[Partition]
-
-
-@dataclass(slots=True)
-class Producer:
-    """What is kept of a client that sends."""
-
-    born_host: bytes
-    """The header that its messages get."""
-    routes: dict[bytes, Route] = field(default_factory=dict)
 
 
 class WireSends:
