@@ -53,6 +53,11 @@ class Member:
             self.seen.append(int(message.value()))
 
     @property
+    def position(self) -> int:
+        """How much it has read of its partitions, and would commit."""
+        return sum(max(0, each.offset) for each in self.consumer.position(self.consumer.assignment()))
+
+    @property
     def owned(self) -> set[tuple[str, int]]:
         return {(each.topic, each.partition) for each in self.consumer.assignment()}
 
