@@ -95,9 +95,9 @@ OWN: Headers = [
         [(f"name-{number}", b"x" * 400) for number in range(64)],
         [(f"name-{number}", b"x") for number in range(65)],
         [(f"name-{number}", b"x" * 600) for number in range(60)],
-        [("a", b"x" * 32_764)],
-        [("a", b"x" * 32_765)],
-        [("a", b"x" * 32_766)],
+        *([("a", b"x" * size)] for size in (32_724, 32_725, 32_726, 32_740, 32_764, 32_765, 32_766)),
+        [("MSG_REGION", b"elsewhere"), ("a", b"b")],
+        [("a", b"b"), ("TRACE_ON", b"false")],
     ],
 )
 def test_a_record_is_encoded_as_the_door_encodes_it(

@@ -20,7 +20,9 @@ from headrace.doors.rocketmq.messages import (
     Host,
     StoredMessage,
     body_crc,
+    read_properties,
 )
+from headrace.doors.rocketmq.records import ADDED
 from headrace.errors import InvalidRecords
 
 
@@ -30,6 +32,13 @@ def decode_all(buffer: bytes) -> Iterator[StoredMessage]:
     while position < len(buffer):
         message, position = decode(buffer, position)
         yield message
+
+
+def given_properties(message: StoredMessage) -> dict[str, str]:
+    """The properties of a message but for those that the broker adds to each."""
+    properties = read_properties(message.properties)
+    assert ADDED.items() <= properties.items()
+    return {name: value for name, value in properties.items() if name not in ADDED}
 
 
 def decode(buffer: bytes, position: int = 0) -> tuple[StoredMessage, int]:

@@ -8,12 +8,12 @@ from pathlib import Path
 from confluent_kafka import Consumer, Message, Producer
 from tests.clients.nsq.raw import Raw as Nsq
 from tests.doors.rocketmq.client import Raw
+from tests.doors.rocketmq.formats import given_properties
 from tests.serve_process import ServeProcess
 from tests.waiting import SECONDS, wait_until
 
 import headrace
 from headrace.doors.rocketmq.codes import Code, Request
-from headrace.doors.rocketmq.messages import read_properties
 
 
 def consumed(address: str, topic: str, count: int) -> list[Message]:
@@ -54,8 +54,8 @@ def test_sent_by_others_and_read_by_rocketmq(broker: headrace.Broker, raw: Raw, 
     with closing(Nsq(broker.nsq)) as nsq:
         nsq.ask("PUB", topic, body=b"nsq")
     kafka, nsq_message = raw.read(topic)
-    assert (kafka.body, read_properties(kafka.properties)) == (b"kafka", {"TAGS": "red", "trace-bin": "/w=="})
-    assert (nsq_message.body, nsq_message.properties) == (b"nsq", "")
+    assert (kafka.body, given_properties(kafka)) == (b"kafka", {"TAGS": "red", "trace-bin": "/w=="})
+    assert (nsq_message.body, given_properties(nsq_message)) == (b"nsq", {})
     assert kafka.born_ms == kafka.store_ms
     assert raw.ask(Request.VIEW_MESSAGE_BY_ID, {"offset": kafka.physical_offset}).code == Code.SUCCESS
     _, red = raw.pulled(topic, subscription="red")

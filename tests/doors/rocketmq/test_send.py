@@ -7,13 +7,13 @@ import zlib
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.doors.rocketmq.client import Raw
-from tests.doors.rocketmq.formats import read_offset_id
+from tests.doors.rocketmq.formats import given_properties, read_offset_id
 from tests.waiting import SECONDS, wait_until
 
 import headrace
 from headrace.doors.rocketmq.codes import Code, Request
 from headrace.doors.rocketmq.frames import BINARY, JSON
-from headrace.doors.rocketmq.messages import Host, read_properties, write_properties
+from headrace.doors.rocketmq.messages import Host, write_properties
 from headrace.format.compression import LZ4, ZSTD, compress
 
 
@@ -31,7 +31,7 @@ def test_a_message_is_stored_with_all_that_it_had(broker: headrace.Broker, topic
     assert message.born_ms == 1_700_000_000_000
     assert message.born_host.ip == bytes((127, 0, 0, 1))
     assert abs(message.store_ms - message.born_ms) > 1_000, "it is the broker's clock"
-    assert read_properties(message.properties) == {"UNIQ_KEY": "0A", **properties}
+    assert given_properties(message) == {"UNIQ_KEY": "0A", **properties}
     host, _, port = broker.rocketmq.rpartition(":")
     assert message.store_host == Host.of(host, int(port))
     assert read_offset_id(answer.fields["msgId"]) == (message.store_host, message.physical_offset)
@@ -167,7 +167,7 @@ def test_a_delayed_message_has_no_offset_yet(raw: Raw, topic: str) -> None:
     raw.sent(topic, b"soon", properties={"DELAY": "1", "a": "b"})
     now, soon = raw.read(topic)
     assert (now.body, soon.body) == (b"now", b"soon")
-    assert read_properties(soon.properties) == {"UNIQ_KEY": "0A", "DELAY": "1", "a": "b"}
+    assert given_properties(soon) == {"UNIQ_KEY": "0A", "DELAY": "1", "a": "b"}
 
 
 def test_requests_that_are_not_known(raw: Raw) -> None:

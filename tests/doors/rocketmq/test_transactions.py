@@ -10,7 +10,7 @@ from urllib.request import urlopen
 
 import pytest
 from tests.doors.rocketmq.client import Raw
-from tests.doors.rocketmq.formats import decode, read_offset_id
+from tests.doors.rocketmq.formats import decode, given_properties, read_offset_id
 from tests.serve_process import ServeProcess
 from tests.waiting import SECONDS, wait_until
 
@@ -75,7 +75,7 @@ def test_a_commit_shows_the_message_and_a_roll_back_never_does(raw: Raw, topic: 
     assert end(raw, second, group, Outcome.ROLL_BACK).code == Code.SUCCESS
     (message,) = raw.read(topic, 1)
     assert (message.body, message.sys_flag & 0xC) == (b"paid", Outcome.COMMIT)
-    properties = read_properties(message.properties)
+    properties = given_properties(message)
     assert properties == {"UNIQ_KEY": "0A", "PGROUP": group, "TAGS": "t"}
     # Again, as after an answer that was lost; and what cannot be any more.
     assert end(raw, first, group, Outcome.COMMIT).code == Code.SUCCESS
@@ -120,7 +120,7 @@ def test_any_live_producer_of_the_group_is_asked(quick: headrace.Broker, topic: 
         message, _ = decode(asked.body)
         assert (message.topic, message.queue_id, message.body) == (topic, 1, b"orphan")
         assert (message.physical_offset, message.sys_flag & 0xC) == (place, 4)
-        properties = read_properties(message.properties)
+        properties = given_properties(message)
         assert (properties["PGROUP"], properties["TRAN_MSG"], properties["UNIQ_KEY"]) == (group, "true", "0A")
         assert end(other, prepared, group, Outcome.COMMIT, fromTransactionCheck="true").code == Code.SUCCESS
         assert bodies(other, topic) == [b"orphan"]

@@ -20,8 +20,9 @@ from headrace.doors.rocketmq.messages import StoredMessage, read_properties, wri
 SECONDS = 60.0
 # Which broker it is, where and when.
 OWN = ("msgId", "offset")
-# What RocketMQ's broker adds, and no client looks for.
-UNUSED = ("MSG_REGION", "TRACE_ON", "CLUSTER", "WAIT")
+# What RocketMQ's broker adds, and no client looks for: to answers, and to properties.
+UNUSED = ("MSG_REGION", "TRACE_ON")
+UNUSED_PROPERTIES = ("CLUSTER", "WAIT")
 
 
 class Steps:
@@ -75,7 +76,7 @@ class Steps:
                 # An id has the address of its broker.
                 name: len(value) if name == "ORIGIN_MESSAGE_ID" else value
                 for name, value in read_properties(message.properties).items()
-                if name not in UNUSED
+                if name not in UNUSED_PROPERTIES
             },
         }
 

@@ -36,6 +36,11 @@ RETRY_TOPIC = "RETRY_TOPIC"
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 UNIQUE_KEY = "UNIQ_KEY"
 REAL_TOPIC = "REAL_TOPIC"
+REGION = "MSG_REGION"
+TRACE_ON = "TRACE_ON"
+# What RocketMQ's broker adds to each message, unless it is there: without a region, consumers from 5.0 on record no
+# trace.
+ADDED = {REGION: "DefaultRegion", TRACE_ON: "true"}
 REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
 CLUSTER = "CLUSTER"
 REAL_QUEUE = "REAL_QID"
@@ -82,13 +87,16 @@ def message_of(record: Record, topic: str, queue_id: int, physical_offset: int, 
     """A record as a message."""
     offset, timestamp, _, value, headers = record
     own = {name: content for name, content in headers if name in _OWN}
+    properties = properties_of(headers)
+    for name, value_added in ADDED.items():
+        properties.setdefault(name, value_added)
     return StoredMessage(
         topic=topic,
         queue_id=queue_id,
         queue_offset=offset,
         physical_offset=physical_offset,
         body=value or b"",
-        properties=write_bounded(properties_of(headers)),
+        properties=write_bounded(properties),
         born_ms=_number(own.get(BORN_MS), 64, timestamp),
         born_host=_host(own.get(BORN_HOST) or b"") or store_host,
         store_ms=timestamp,

@@ -37,6 +37,10 @@ BORN_HOST_V6 = cython.declare(cython.longlong, 0x10)
 STORE_HOST_V6 = cython.declare(cython.longlong, 0x20)
 
 TAGS = b"TAGS"
+REGION = b"MSG_REGION"
+TRACE_ON = b"TRACE_ON"
+# Behind the properties of each message.
+ADDED = b"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02"
 OWN = b"rocketmq-"
 BORN_MS = b"rocketmq-born-time"
 BORN_HOST = b"rocketmq-born-host"
@@ -102,7 +106,7 @@ class Encoder:
         kind: cython.int
         self.count = 0
         self.tag = -1
-        self.properties_bytes = 0
+        self.properties_bytes = len(ADDED)
         self.born_ms = reader.timestamp
         self.flag = self.sys_flag = self.reconsume_times = 0
         self.born_host = self.origin.store_host
@@ -136,6 +140,8 @@ class Encoder:
                     return False
             if length == 4 and is_equal(at, name, 4, TAGS):
                 self.tag = self.count
+            if (length == 10 and is_equal(at, name, 10, REGION)) or (length == 8 and is_equal(at, name, 8, TRACE_ON)):
+                return False
             self.name_at[self.count] = name
             self.name_bytes[self.count] = length
             self.value_at[self.count] = value
@@ -250,6 +256,7 @@ class Encoder:
             at = copy(into, at + 1, reader.body, self.value_at[number], self.value_bytes[number])
             into[at] = 2
             at += 1
+        at = copy(into, at, ADDED, 0, len(ADDED))
         self.size = at
         return 0
 

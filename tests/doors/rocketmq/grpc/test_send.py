@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 from tests.doors.rocketmq.client import Raw
+from tests.doors.rocketmq.formats import given_properties
 from tests.doors.rocketmq.grpc.client import RawGrpc, Resource, message
 from tests.waiting import wait_until
 
 import headrace
 from headrace.doors.rocketmq.codes import Request
 from headrace.doors.rocketmq.grpc.protocol import Code, definition
-from headrace.doors.rocketmq.messages import read_properties
 
 
 def in_seconds(seconds: float) -> Timestamp:
@@ -36,7 +36,7 @@ def test_what_is_sent_is_read_over_remoting(grpc_client: RawGrpc, raw: Raw, topi
     assert (answer.status.code, entry.status.code, entry.offset) == (Code.OK, Code.OK, 0)
     assert entry.message_id == entry.transaction_id == sent.system_properties.message_id
     (found,) = read_all(raw, topic)
-    properties = read_properties(found.properties)
+    properties = given_properties(found)
     expected = {"TAGS": "red", "KEYS": "a b", "color": "blå", "UNIQ_KEY": entry.message_id, "TRACE_CONTEXT": "00-1"}
     assert (found.body, properties) == (b"one", expected)
     assert found.born_ms == sent.system_properties.born_timestamp.seconds * 1_000
