@@ -15,15 +15,17 @@ import structlog
 
 from headrace.broker.rate_limit import RateLimit
 from headrace.broker.security import tokens
+from headrace.broker.security.certificates import CertificateNames, PeerCertificate
 from headrace.broker.security.credentials import Credential, Mechanism, matching
 from headrace.broker.security.failures import Failures
 from headrace.broker.security.identity import Identity
+from headrace.broker.security.jwt import InvalidToken, JwtVerifier
 from headrace.broker.security.scram import NONCE_BYTES, ScramExchange
 from headrace.broker.security.session import Session
 from headrace.broker.security.tokens import Token
 from headrace.broker.security.users import Users
 from headrace.broker.security_settings import SecuritySettings
-from headrace.errors import AuthenticationFailed
+from headrace.errors import AuthenticationFailed, InvalidCredentials
 from headrace.runtime import Runtime
 
 log = structlog.get_logger("headrace.security")
@@ -46,6 +48,8 @@ class Authenticator:
         self.on_failed: list[Callable[[Session, str, str, str], None]] = []
         """Called with a session, the user that it wanted to be, how, and why it is not."""
         self._runtime = runtime
+        self._jwt = JwtVerifier(runtime, config)
+        self._certificates = CertificateNames(config.certificate_user, config.certificate_rules)
         self._waiting_max = config.authentication_waiting_max
         self._waiting = 0
         # One at a time: an attacker must not take the threads from what else needs them.
@@ -87,8 +91,22 @@ class Authenticator:
         return self._identity_of(token, session, "token")
 
     async def bearer(self, text: str, session: Session) -> Identity:
-        """The identity behind a bearer token of HTTP or OAUTHBEARER. Raises AuthenticationFailed."""
-        return self.token(text, session)
+        """The identity behind a bearer token of HTTP or OAUTHBEARER: an API token, or a signed one (JWT). Raises
+        AuthenticationFailed."""
+        if text.startswith(tokens.PREFIX):
+            return self.token(text, session)
+        try:
+            return self.succeed(await self._jwt.verify(text))
+        except InvalidToken as error:
+            raise self.error(session, "", "jwt", str(error)) from None
+
+    def certificate(self, certificate: PeerCertificate, session: Session) -> Identity:
+        """The identity behind a client certificate (`getpeercert()`) that TLS has verified. Raises
+        AuthenticationFailed."""
+        try:
+            return self.succeed(Identity(self._certificates.name(certificate), "certificate"))
+        except InvalidCredentials as error:
+            raise self.error(session, "", "certificate", str(error)) from None
 
     def signature(self, access_key: str, signed: bytes, signature: bytes, session: Session) -> Identity:
         """The identity behind a HMAC-SHA1 signature: the access key is the id of an API token that signs, the key its
