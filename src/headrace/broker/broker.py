@@ -90,7 +90,7 @@ class Broker:
         self.overflow = Overflow(log, self.topics, self.groups, self.metrics, config, self.queues.lag)
         self.publisher = Publisher(
             *(runtime, log, self.topics, self.timer, self.deduplication, self.overflow, self.transactions),
-            *(self.metrics, self.security),
+            *(self.metrics, self.security, self.quotas),
         )
         self.quotas.on_changed.append(partial(self.publisher.admissions.invalidate_user, None))
         self.prepared = PreparedMessages(runtime, log, self.topics, self.publisher, config)

@@ -175,12 +175,13 @@ class PreparedMessages:
     ) -> str:
         """Store a message that no reader sees until it is committed; its id, once it is durable. `group` is whose
         members are asked if it stays undecided for `timeout_ms`. Raises InvalidHalf, HalfFull, InvalidTopic,
-        UnknownTopic, NotAuthorized or an AppendRefused."""
+        UnknownTopic, NotAuthorized, QuotaExceeded or an AppendRefused."""
         timeout = self._timeout(timeout_ms)
         _check_group(group)
         target = await self._admit(session, topic, partition)
         now = self._store.now()
         batch = records.build([(now, key, value, headers)])
+        self._publisher.take(session, len(batch))
         self._check(target, batch, headers)
         await self.load()
         if target.deleted:

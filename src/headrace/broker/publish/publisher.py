@@ -15,6 +15,7 @@ counts unless the topic has turned that off; the first one turns the window on.
 
 from __future__ import annotations
 
+import asyncio
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
@@ -30,6 +31,7 @@ from headrace.broker.overflow import Overflow
 from headrace.broker.publish import messages as single
 from headrace.broker.publish.admission import Admission, Admissions
 from headrace.broker.publish.messages import Message, Place
+from headrace.broker.quotas import Quotas
 from headrace.broker.security import Operation, Resource, Security, Session
 from headrace.broker.timer import Timer
 from headrace.broker.topics import Topics
@@ -63,6 +65,7 @@ class Publisher:
         transactions: TransactionCoordinator,
         metrics: Metrics,
         security: Security,
+        quotas: Quotas,
     ) -> None:
         self._clock = runtime.clock
         self._log = log
@@ -72,6 +75,7 @@ class Publisher:
         self._overflow = overflow
         self._transactions = transactions
         self._security = security
+        self._quotas = quotas
         self.admissions = Admissions(log, topics, overflow, metrics, security)
         self.admit = self.admissions.admit
 
@@ -94,6 +98,12 @@ class Publisher:
         """Whether batches that a door has made have deduplication ids that count. Raises InvalidRecords."""
         counts_ids = self._deduplication.counts_ids
         return HEADER in batches and counts_ids(admission.topic) and carries_ids(batches, len(batches))
+
+    def take(self, session: Session, size: int) -> None:
+        """Count bytes that a client is about to publish through a door that refuses those that published too much.
+        Raises QuotaExceeded."""
+        if self._quotas.is_active and (meter := self._quotas.meter(session)) is not None:
+            meter.take_produce(size, asyncio.get_running_loop().time())
 
     async def ensure(self, session: Session, name: str, config: Mapping[str, str] | None = None) -> Topic:
         """The topic, made with these settings for a session that is about to publish if it is missing. Raises a
@@ -186,6 +196,7 @@ class Publisher:
     ) -> list[Place]:
         """Publish messages, all of them or none, and return once they are durable: where each went. The topic is made
         (with these settings) if it is missing. Raises a HeadraceError."""
+        self.take(session, sum(len(message.key or b"") + len(message.value or b"") for message in messages))
         # Before a topic is made for what it then cannot take.
         asked_ms = self._clock.now_ms()
         single.check_times(messages, asked_ms)

@@ -37,6 +37,11 @@ class Meter:
         """The seconds for which the client is held back after a request that moves no messages."""
         return 0.0 if self.request is None else self.request.wait(now)
 
+    def wait_to_consume(self, now: float) -> float:
+        """The seconds until the client may be sent more."""
+        wait = 0.0 if self._consume is None else self._consume.wait(now)
+        return wait if self.request is None else max(wait, self.request.wait(now))
+
     def mutated(self, partitions: int, now: float) -> float:
         """Count partitions that the client has had made, added or deleted; the seconds for which it is held back."""
         return 0.0 if self._mutate is None else self._mutate.charge(partitions, now)
@@ -45,13 +50,13 @@ class Meter:
 
     def take_produce(self, size: int, now: float) -> None:
         """Count bytes that the client is about to produce. Raises QuotaExceeded where it must come again later."""
-        self._check_request(now)
+        self.take_request(now)
         if self._produce is not None and (wait := self._produce.take(size, now)):
             raise QuotaExceeded(Kind.PRODUCE, wait)
 
     def take_consume(self, now: float) -> None:
         """Before messages are read for the client, whose bytes are then counted by `consumed`. Raises QuotaExceeded."""
-        self._check_request(now)
+        self.take_request(now)
         if self._consume is not None and (wait := self._consume.take(0, now)):
             raise QuotaExceeded(Kind.CONSUME, wait)
 
@@ -60,6 +65,7 @@ class Meter:
         if self._mutate is not None and (wait := self._mutate.take(partitions, now)):
             raise QuotaExceeded(Kind.MUTATE, wait)
 
-    def _check_request(self, now: float) -> None:
+    def take_request(self, now: float) -> None:
+        """Before a request whose time is counted by `request`. Raises QuotaExceeded."""
         if self.request is not None and (wait := self.request.take(0, now)):
             raise QuotaExceeded(Kind.REQUEST, wait)

@@ -7,6 +7,7 @@ what is not, the use is kept for so many clients (`quota_clients_max`) that comi
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from weakref import WeakValueDictionary
 
@@ -21,6 +22,8 @@ from headrace.broker.security.session import ANONYMOUS, Session
 BURST_SECONDS = 1.0
 # A request may ask for many partitions at once: as Kafka has it.
 MUTATION_BURST_SECONDS = 11.0
+# How often a read that waits looks at quotas again.
+LOOK_SECONDS = 0.5
 
 BucketKey = tuple[Kind, Entity, float, tuple[str | None, str | None]]
 
@@ -59,6 +62,27 @@ class Quotas:
                 self._meters.clear()
             meter = self._meters[key] = self._make(*key)
             return meter
+
+    def take_consume(self, session: Session) -> None:
+        """Before a client is sent messages through a door that refuses those that were sent too much (`consumed`).
+        Raises QuotaExceeded."""
+        if self.is_active and (meter := self.meter(session)) is not None:
+            meter.take_consume(asyncio.get_running_loop().time())
+
+    def consumed(self, session: Session, size: int) -> None:
+        """Count bytes that a client is sent, through a door that has its next read wait (`wait_to_consume`)."""
+        if self.is_active and (meter := self.meter(session)) is not None:
+            meter.consumed(size, asyncio.get_running_loop().time())
+
+    async def wait_to_consume(self, session: Session, is_gone: Callable[[], bool] = lambda: False) -> None:
+        """Return once a client that has been sent much may be sent more, or is gone."""
+        loop = asyncio.get_running_loop()
+        while self.is_active and (meter := self.meter(session)) is not None and not is_gone():
+            wait = meter.wait_to_consume(loop.time())
+            if not wait:
+                return
+            # Quotas may change meanwhile.
+            await asyncio.sleep(min(wait, LOOK_SECONDS))
 
     def apply(self, entity: Entity, values: Values) -> None:
         """Have these quotas in force for an entity, and no others; none: it has none any more."""

@@ -14,10 +14,18 @@ from headrace.broker.broker import Broker
 from headrace.broker.security import Operation, Resource
 from headrace.broker.security.rights import CLUSTER_NAME, Declaration, Requires
 from headrace.doors.http.server import rights
-from headrace.doors.http.server.messages import HttpError, Request, Response
+from headrace.doors.http.server.messages import HttpError, Request, Response, retry_after
 from headrace.doors.http.server.routing import Route, Router, Routes
 from headrace.doors.nsq.names import is_channel_name, is_topic_name, log_name
-from headrace.errors import BatchTooLarge, HeadraceError, InvalidQueue, InvalidTopic, UnknownQueue, UnknownTopic
+from headrace.errors import (
+    BatchTooLarge,
+    HeadraceError,
+    InvalidQueue,
+    InvalidTopic,
+    QuotaExceeded,
+    UnknownQueue,
+    UnknownTopic,
+)
 
 JSON = "application/json; charset=utf-8"
 TEXT = "text/plain; charset=utf-8"
@@ -89,6 +97,8 @@ class Api(Router):
         for kind, (status, word) in _ERRORS.items():
             if isinstance(error, kind):
                 return HttpError(status, word)
+        if isinstance(error, QuotaExceeded):
+            return HttpError(429, "TOO_MANY_REQUESTS", str(error), retry_after(error.seconds))
         if request.path in _PUBLISHING:
             return HttpError(503, "PUB_FAILED", str(error))
         raise error

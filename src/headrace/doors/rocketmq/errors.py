@@ -9,6 +9,7 @@ from headrace.doors.rocketmq.codes import Code
 from headrace.errors import (
     AppendRefused,
     BatchTooLarge,
+    BoundReached,
     HalfFull,
     HeadraceError,
     InvalidBrokerConfig,
@@ -19,6 +20,7 @@ from headrace.errors import (
     InvalidTopic,
     InvalidTopicConfig,
     PartitionOffline,
+    QuotaExceeded,
     RecordsRefused,
     StorageFailed,
     TooManyLeases,
@@ -41,6 +43,8 @@ _CODES: dict[type[HeadraceError], Code] = {
     RecordsRefused: Code.MESSAGE_ILLEGAL,
     # Clients send to another broker, or once more, after these.
     HalfFull: Code.SYSTEM_BUSY,
+    QuotaExceeded: Code.SYSTEM_BUSY,
+    BoundReached: Code.NO_PERMISSION,
     TopicBlocked: Code.SYSTEM_BUSY,
     TopicFull: Code.SYSTEM_BUSY,
     StorageFailed: Code.SERVICE_NOT_AVAILABLE,

@@ -6,7 +6,7 @@ The code is for programs (an error class of `headrace.errors`, or one of this do
 from __future__ import annotations
 
 from headrace.doors.http.api.responses import json_response
-from headrace.doors.http.server.messages import HttpError, Response
+from headrace.doors.http.server.messages import HttpError, Response, retry_after
 from headrace.errors import (
     AppendRefused,
     BatchTooLarge,
@@ -78,7 +78,8 @@ def bad_request(message: str) -> HttpError:
 def translate(error: HeadraceError) -> HttpError:
     """What the broker refused."""
     status = next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
-    return HttpError(status, error.code, str(error))
+    headers = retry_after(error.seconds) if isinstance(error, QuotaExceeded) else ()
+    return HttpError(status, error.code, str(error), headers)
 
 
 def write_error(error: HttpError) -> Response:

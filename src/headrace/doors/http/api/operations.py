@@ -67,6 +67,8 @@ class Operation:
     """More than the summary says."""
     is_large: bool = False
     """The body may carry messages, and so have more than `BODY_MAX_BYTES`."""
+    reads_messages: bool = False
+    """Its answers count as bytes that the client consumes."""
     is_local: bool = False
     """A node that follows answers for itself."""
 

@@ -5,11 +5,13 @@ Each is declared beside its handler (`operations.py`). `/openapi.json` describes
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from functools import partial
 from typing import cast
 
 from headrace.broker.broker import Broker
+from headrace.broker.quotas.steps import Steps
 from headrace.broker.security.rights import Declaration, Open
 from headrace.doors.http.api import errors
 from headrace.doors.http.api.handlers import (
@@ -32,7 +34,7 @@ from headrace.doors.http.server import rights
 from headrace.doors.http.server.listener import BODY_MAX_BYTES
 from headrace.doors.http.server.messages import HttpError, Request, Response
 from headrace.doors.http.server.routing import Handler, Route, Router
-from headrace.errors import HeadraceError, NotEnoughReplicas, NotLeading
+from headrace.errors import HeadraceError, NotEnoughReplicas, NotLeading, QuotaExceeded
 
 DOCUMENT = "/openapi.json"
 # Whatever has endpoints, in the order of the documentation.
@@ -40,6 +42,9 @@ MODULES = (publish, search, topics, topic_settings, queues, redrive, timers, hal
 ENDPOINTS = tuple(endpoints_of(*MODULES))
 # What a node that follows answers for itself.
 LOCAL = frozenset((DOCUMENT, *(each.operation.path for each in ENDPOINTS if each.operation.is_local)))
+
+# What says how the broker is, and sets the quotas themselves, takes none.
+UNMETERED = frozenset((DOCUMENT, "/v1/quotas", "/v1/cluster"))
 
 FORM = "application/x-www-form-urlencoded"
 
@@ -67,6 +72,11 @@ class RestApi(Router):
         routes[DOCUMENT] = {"GET": self._describe}
         super().__init__("http", routes, broker.metrics)
         self._group = broker.membership
+        self._quotas = broker.quotas
+        self._seconds = broker.runtime.clock.boot_seconds
+        self._reading = {
+            (each.operation.method, each.operation.path) for each in ENDPOINTS if each.operation.reads_messages
+        }
         self._security = broker.security
         self._rights: dict[tuple[str, str], Declaration] = {
             ("GET", DOCUMENT): Open("the document is the same for all"),
@@ -82,6 +92,30 @@ class RestApi(Router):
             if not each.operation.is_large
         }
         self._document = b""
+
+    async def answer(self, request: Request) -> Response:
+        meter = self._quotas.meter(request.session) if self._quotas.is_active else None
+        if meter is None or request.path in UNMETERED:
+            return await super().answer(request)
+        loop = asyncio.get_running_loop()
+        route, _ = self._find(request.path)
+        is_reading = route is not None and (request.method, route.path) in self._reading
+        try:
+            if is_reading:
+                meter.take_consume(loop.time())
+            else:
+                meter.take_request(loop.time())
+        except QuotaExceeded as error:
+            return self.write_error(errors.translate(error))
+        steps = Steps(super().answer(request), self._seconds)
+        try:
+            response = await steps
+        finally:
+            if meter.request is not None:
+                meter.request.count(steps.taken, loop.time())
+        if is_reading:
+            meter.consumed(len(response.body), loop.time())
+        return response
 
     async def _describe(self, request: Request, names: Names) -> Response:
         self._document = self._document or await document(ENDPOINTS)

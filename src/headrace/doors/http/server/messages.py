@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from math import ceil
 from urllib.parse import parse_qsl
 
 from headrace.broker.security import Session
@@ -65,6 +66,11 @@ class HttpError(Exception):
         self.headers = headers
         self.path = path
         """Of a request whose body is too large; empty otherwise."""
+
+
+def retry_after(seconds: float) -> Headers:
+    """The header that says when it is worth asking again."""
+    return (("Retry-After", str(max(1, ceil(seconds)))),)
 
 
 Answer = Callable[[Request], Awaitable[Response]]

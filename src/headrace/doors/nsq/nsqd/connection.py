@@ -10,6 +10,7 @@ second way through the code.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine
 from socket import IPPROTO_TCP, SO_KEEPALIVE, SOL_SOCKET, TCP_KEEPIDLE, TCP_KEEPINTVL
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ import structlog
 
 from headrace.broker.security import Identity as Principal
 from headrace.broker.security import Session
-from headrace.doors.connection import BUSY, CLOSING, DRAIN, FULL, LOST, TURN, UNREAD
+from headrace.doors.connection import BUSY, CLOSING, DRAIN, FULL, LOST, MUTED, TURN, UNREAD
 from headrace.doors.nsq.errors import CommandError, translate
 from headrace.doors.nsq.nsqd import frames, publish, subscribe
 from headrace.doors.nsq.nsqd.codec import MAGIC, Codec, Command
@@ -58,6 +59,7 @@ class Connection(CompressedConnection):
         "_command",
         "_eof",
         "_heartbeat",
+        "_late",
         "_out",
         "_patient",
         "_unread",
@@ -107,6 +109,8 @@ class Connection(CompressedConnection):
         self._heartbeat = Heartbeat(self)
         self._eof = False
         self._unread = False
+        # Until it fires, nothing is delivered: the client is over its quota.
+        self._late: asyncio.TimerHandle | None = None
         self._out: list[bytes] = []
         self.upgrading = False
         """A handshake is under way: nothing else may be sent."""
@@ -131,6 +135,8 @@ class Connection(CompressedConnection):
     def connection_lost(self, error: Exception | None) -> None:
         self._held |= LOST
         self._heartbeat.stop()
+        if self._late is not None:
+            self._late.cancel()
         if self._task is not None:
             # Not before it has begun, or its work would never have been awaited.
             self.door.loop.call_soon(self._task.cancel)
@@ -154,9 +160,30 @@ class Connection(CompressedConnection):
     def resume_writing(self) -> None:
         self._unread = False
         self.note_unread()
-        if self.consumer is not None:
-            self.consumer.go_on()
+        self._go_on_delivering()
         self.release(UNREAD)
+
+    def _go_on_delivering(self) -> None:
+        if self.consumer is not None and self._late is None and not self._unread:
+            self.consumer.go_on()
+
+    def hold_deliveries(self, seconds: float) -> None:
+        """Deliver nothing for as long as the client's quota asks."""
+        if self.consumer is not None:
+            self.consumer.hold()
+            if self._late is not None:
+                self._late.cancel()
+            self._late = self.door.loop.call_later(seconds, self._end_hold)
+
+    def _end_hold(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+            self._go_on_delivering()
+
+    def unmute(self) -> None:
+        self._end_hold()
+        super().unmute()
 
     def buffer_updated(self, count: int) -> None:
         self._heartbeat.last_received = self.door.loop.time()
@@ -439,7 +466,7 @@ class Connection(CompressedConnection):
 
     def _end_if_done(self) -> bool:
         """Close, if the client has closed its side and everything that it sent is answered."""
-        if self._pending or (self._held & (BUSY | FULL | UNREAD | TURN | DRAIN) and not self._held & LOST):
+        if self._pending or (self._held & (BUSY | FULL | UNREAD | TURN | DRAIN | MUTED) and not self._held & LOST):
             return False
         self.close()
         return True

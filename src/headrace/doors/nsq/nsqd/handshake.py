@@ -38,6 +38,7 @@ def identify(connection: Connection, body: bytes, *, last: bool) -> None:
         raise CommandError("E_IDENTIFY_FAILED", "IDENTIFY failed bytes came before the TLS handshake")
     door.count("IDENTIFY")
     connection.identity = identity
+    connection.session.client_id = identity.client_id
     connection.codec.extended = identity.extended
     connection.codec.heartbeats = identity.heartbeat_ms > 0
     connection.watch()

@@ -58,6 +58,7 @@ class Nsqd(BufferedAcceptor[Connection]):
         self.numbers = count(1)
         """Of connections."""
         self.errors = broker.metrics.api("nsq", "any")
+        broker.quotas.on_changed.append(self.unmute)
 
     async def stop(self) -> None:
         """Accept no more, answer what is under way, close."""

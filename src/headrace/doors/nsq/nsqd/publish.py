@@ -22,18 +22,21 @@ from headrace.log.interface import Partition, Topic
 if TYPE_CHECKING:
     from headrace.broker.metrics import ApiMetrics
     from headrace.broker.publish import Admission, Loadable
+    from headrace.broker.quotas import Meter
     from headrace.doors.nsq.nsqd.connection import Connection
 
 
 class Target:
     """A topic that a connection publishes to."""
 
-    __slots__ = ("admission", "name", "partition")
+    __slots__ = ("admission", "meter", "name", "partition")
 
-    def __init__(self, name: str, admission: Admission, partition: Partition) -> None:
+    def __init__(self, name: str, admission: Admission, partition: Partition, meter: Meter | None) -> None:
         self.name = name
         self.admission = admission
         self.partition = partition
+        self.meter = meter
+        """The client's, for as long as the admission is valid."""
 
 
 class Pending:
@@ -169,7 +172,7 @@ def _schedule(connection: Connection, target: Target, batch: bytearray, due_ms: 
         # By which it can be cancelled. What has a deduplication id is answered as its repetition would be.
         entry.reply = frames.frame(frames.RESPONSE, b"OK " + stored.timers[0].encode())
     door.dpub.requests += 1
-    _count(connection, target, 1)
+    _count(connection, target, 1, len(batch))
     connection.enqueue(entry)
 
 
@@ -187,7 +190,9 @@ def _target(connection: Connection, name: str, topic_name: bytes, *, is_delayed:
         if topic is None:
             connection.hold_for(name, door.topics.ensure_to_publish(connection.session, text))
             return None
-        target = Target(text, publisher.admit(connection.session, topic), connection.session.partition_of(topic))
+        session = connection.session
+        meter = door.broker.quotas.meter(session)
+        target = Target(text, publisher.admit(session, topic), session.partition_of(topic), meter)
     admission = target.admission
     extended = connection.codec.extended
     # Under the extension keys decide, and headers may have the times at which messages are due.
@@ -255,7 +260,7 @@ def _append(
     if is_durable:
         entry.waiting = 0
     api.requests += count if api is connection.door.pub else 1
-    _count(connection, target, count)
+    _count(connection, target, count, len(batches))
     if entry.waiting or connection.in_line:
         connection.enqueue(entry)
     else:
@@ -272,5 +277,7 @@ def _route(connection: Connection, target: Target, batches: bytearray) -> list[t
     return [(partitions[index], part) for index, part in routed.items()]
 
 
-def _count(connection: Connection, target: Target, count: int) -> None:
+def _count(connection: Connection, target: Target, count: int, size: int) -> None:
     connection.published[target.name] = connection.published.get(target.name, 0) + count
+    if target.meter is not None and (wait := target.meter.produced(size, connection.door.loop.time())):
+        connection.mute(wait)

@@ -127,6 +127,11 @@ def deliver(connection: Connection, claimed: Claimed) -> None:
     assert connection.consumer is not None
     connection.door.broker.metrics.topic(connection.consumer.queue.topic.name).bytes_out += len(data)
     connection.write(data)
+    quotas = connection.door.broker.quotas
+    if quotas.is_active and (meter := quotas.meter(connection.session)) is not None:
+        wait = meter.consumed(len(data), connection.door.loop.time())
+        if wait:
+            connection.hold_deliveries(wait)
 
 
 def leave(connection: Connection) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from headrace.broker.broker import Broker
 from headrace.broker.queues import Handle, Lease, Queue, Wanted
+from headrace.broker.security import Session
 from headrace.doors.rocketmq.group_queues import GroupQueues
 from headrace.doors.rocketmq.grpc.clients import Clients
 from headrace.doors.rocketmq.grpc.methods import Caller
@@ -68,7 +69,10 @@ class ReceiveHandlers:
     async def receive(self, caller: Caller, request: Proto) -> AsyncIterator[Proto]:
         """ReceiveMessage: a status, the messages, and when they left."""
         try:
+            session = Session(client_id=caller.client_id)
+            self._broker.quotas.take_consume(session)
             leases = await self._receive(caller, request)
+            self._broker.quotas.consumed(session, sum(len(each.record[3] or b"") for each in leases))
             if leases:
                 yield _s.ReceiveMessageResponse(status=make_status())
             else:

@@ -11,6 +11,7 @@ from headrace.doors.rocketmq.codes import Code as RemotingCode
 from headrace.doors.rocketmq.grpc.protocol import Code, Proto, definition
 from headrace.errors import (
     BatchTooLarge,
+    BoundReached,
     HalfDecided,
     HalfFull,
     HeadraceError,
@@ -21,6 +22,7 @@ from headrace.errors import (
     InvalidRecords,
     InvalidTopic,
     PartitionOffline,
+    QuotaExceeded,
     RecordsRefused,
     StorageFailed,
     TooManyLeases,
@@ -48,6 +50,8 @@ _CODES: dict[type[HeadraceError], int] = {
     HalfDecided: Code.INVALID_TRANSACTION_ID,
     # Clients do not send again at once after these.
     HalfFull: Code.TOO_MANY_REQUESTS,
+    QuotaExceeded: Code.TOO_MANY_REQUESTS,
+    BoundReached: Code.FORBIDDEN,
     TopicBlocked: Code.TOO_MANY_REQUESTS,
     TopicFull: Code.TOO_MANY_REQUESTS,
     StorageFailed: Code.HA_NOT_AVAILABLE,

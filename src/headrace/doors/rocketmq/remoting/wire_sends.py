@@ -70,7 +70,7 @@ class WireSends:
         except HeadraceError:
             # The handler reports it.
             return None
-        if not admission.is_plain:
+        if not admission.is_plain or self._broker.quotas.meter(connection.session) is not None:
             return None
         if len(producer.routes) >= ROUTES_MAX:
             producer.routes.clear()

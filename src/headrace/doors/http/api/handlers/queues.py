@@ -271,6 +271,7 @@ async def empty_queue(broker: Broker, request: Request, names: Names) -> Answer:
         limit_query(PEEK_DEFAULT, PEEK_MAX),
         text_query("from", "An earlier peek's `next`, as it came."),
     ),
+    reads_messages=True,
     answer=object_of(
         {
             "messages": array(QUEUED_MESSAGE),

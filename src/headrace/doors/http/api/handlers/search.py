@@ -61,6 +61,7 @@ FOUND = Named(
         limit_query(LIMIT_DEFAULT, LIMIT_MAX),
         after_query(),
     ),
+    reads_messages=True,
     answer=object_of(
         {
             "messages": array(FOUND),

@@ -58,6 +58,7 @@ class PublishHandlers:
         if body is None:
             raise HttpError(413, "MSG_TOO_BIG")
         session, publisher = request.session, self._broker.publisher
+        publisher.take(session, len(body))
         admission = await publisher.ready(session, log_name(name), self._topics.settings(name))
         if is_binary or len(body) > MPUB_COUNT_BYTES:
             try:

@@ -79,6 +79,7 @@ class PopHandlers:
             in_order=call.flag("order"),
         )
         await call.connection.drain()
+        self._broker.quotas.take_consume(call.connection.session)
         leases = await self._while_connected(call, queue.leases.receive(wanted, wait_ms))
         if leases is None:
             return
@@ -123,7 +124,9 @@ class PopHandlers:
             fields["orderCountInfo"] = ";".join(
                 f"{NORMAL} {lane} {found[0].handle.attempt - 1}" for lane, found in by_lane.items()
             )
-        call.answer(Code.SUCCESS, fields, b"".join(parts), remark="FOUND")
+        body = b"".join(parts)
+        self._broker.quotas.consumed(call.connection.session, len(body))
+        call.answer(Code.SUCCESS, fields, body, remark="FOUND")
 
     def _answer_none(self, call: Call, queue: Queue, invisible_ms: int) -> None:
         fields = {

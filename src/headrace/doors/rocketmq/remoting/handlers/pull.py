@@ -158,7 +158,7 @@ class PullHandler:
     def _read_now(self, pull: Pull) -> bool:
         """Answer a pull that finds something, if its client reads and nothing is to be waited for."""
         connection = pull.call.connection
-        if connection.unread or connection.lost:
+        if connection.unread or connection.lost or self._broker.quotas.meter(connection.session) is not None:
             return False
         found = self._reader.read_now(pull.partition, pull.wanted, self._remoting.store_host(connection))
         if found is None:
@@ -169,6 +169,8 @@ class PullHandler:
     async def _read(self, pull: Pull) -> None:
         """Answer a pull that finds something, once its client has read what it was sent before."""
         call, partition, connection = pull.call, pull.partition, pull.call.connection
+        if self._broker.quotas.is_active:
+            await self._broker.quotas.wait_to_consume(connection.session, lambda: connection.closing)
         while not connection.lost:
             await connection.drain()
             async with self._reads:
@@ -187,6 +189,7 @@ class PullHandler:
         partition = pull.partition
         code = Code.SUCCESS if found.parts else Code.PULL_RETRY_IMMEDIATELY
         body = b"".join(found.parts)
+        self._broker.quotas.consumed(pull.call.connection.session, len(body))
         self._answer(pull.call, code, found.next_offset, partition.start, partition.last_stable, body)
 
     @staticmethod

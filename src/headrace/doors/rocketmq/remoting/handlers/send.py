@@ -134,6 +134,7 @@ class SendHandler:
         admission = self._broker.publisher.admit(call.connection.session, topic)
         if not self._sender.can_append(admission, partition):
             return self._publish(call, request)
+        self._broker.publisher.take(call.connection.session, request.size)
         try:
             request = self._unpack_now(request)
         except TooLargeHere:
