@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from http.client import HTTPConnection
 from pathlib import Path
@@ -60,6 +60,8 @@ class Served:
         self.server = server
         self.headers: dict[str, str] = {}
         """Of each request."""
+        self.last_headers: Mapping[str, str] = {}
+        """Of the last answer."""
 
     async def restart(self) -> None:
         """Stop cleanly, and start again on the same data."""
@@ -85,6 +87,7 @@ class Served:
             response = connection.getresponse()
             raw = response.read()
             assert response.headers["Content-Type"] == "application/json", raw
+            self.last_headers = response.headers
             check_answer(method, path, response.status, raw)
             return response.status, json.loads(raw) if raw else None
         finally:

@@ -58,3 +58,41 @@ async def test_what_goes_wrong(served: Served, method: str, path: str, body: obj
     status, error = await served.ask(method, path, body)
     assert status == 400
     assert word in error["message"]
+
+
+async def test_who_publishes_too_much_is_refused(served: Served):
+    await served.topic("orders")
+    await put(served, {"user": "ANONYMOUS"}, producer_byte_rate=100)
+    path, body = "/v1/topics/orders/messages", {"value": "x" * 1_000}
+    assert (await served.ask("POST", path, body))[0] == 200
+    status, error = await served.ask("POST", path, body)
+    assert (status, error["error"]) == (429, "QuotaExceeded")
+    assert "producer_byte_rate" in error["message"]
+    assert 7 <= int(served.last_headers["Retry-After"]) <= 9
+    status, error = await served.ask("POST", "/v1/half", {"topic": "orders", "value": "x", "group": "g"})
+    assert status == 429
+    # The way out is never closed.
+    await put(served, {"user": "ANONYMOUS"}, producer_byte_rate=None)
+    assert (await served.ask("POST", path, body))[0] == 200
+    assert served.broker.topics.existing("orders").partitions[0].end == 2
+
+
+async def test_who_reads_too_much_is_refused(served: Served):
+    topic = await served.topic("orders", 100)
+    await served.broker.queues.ensure(topic, "q")
+    await put(served, {"user": "<default>"}, consumer_byte_rate=100)
+    peek = "/v1/topics/orders/queues/q/peek"
+    assert (await served.ask("GET", peek))[0] == 200
+    status, error = await served.ask("GET", peek)
+    assert (status, error["error"]) == (429, "QuotaExceeded")
+    assert (await served.ask("GET", "/v1/queues"))[0] == 200
+
+
+async def test_who_takes_too_much_of_the_loop_is_refused(served: Served):
+    await served.topic("orders")
+    await put(served, {"user": "ANONYMOUS"}, request_percentage=0.001)
+    statuses = [(await served.ask("GET", "/v1/queues"))[0] for _ in range(5)]
+    assert statuses[0] == 200
+    assert statuses[1:] == [429] * 4
+    assert (await served.ask("DELETE", "/v1/quotas?user=ANONYMOUS"))[0] == 200
+    assert (await served.ask("GET", "/v1/queues"))[0] == 200

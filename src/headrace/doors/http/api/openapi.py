@@ -38,6 +38,7 @@ ANYWHERE: Mapping[int, str] = {
     401: "`Unauthenticated`: the client did not show who it is, or not rightly.",
     403: "`NotAuthorized`: the client lacks a right. `ForeignOrigin`: a page of another site asks.",
     415: "`UnsupportedMediaType`: the body is called anything but JSON.",
+    429: "`QuotaExceeded`: a quota is used up. Try again after the seconds of `Retry-After`.",
     503: "The log could not append, or this node does not lead: try again.",
 }
 DESCRIPTION = (
