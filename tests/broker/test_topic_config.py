@@ -59,6 +59,7 @@ OWN = [
     "lake",
     "lake.freshness.ms",
     "lake.schema",
+    "mask",
     "overflow",
     "overflow.block.ms",
     "overflow.bytes",
@@ -227,7 +228,14 @@ def test_every_honoured_setting_reaches_the_log() -> None:
         "min.cleanable.dirty.ratio": "0.9",
         "segment.bytes": "1048577",
     }
-    acted_on_elsewhere = {"remote.storage.enable", "consumed.pinned.segments", "delay", "queues.paused", "retention"}
+    acted_on_elsewhere = {
+        "remote.storage.enable",
+        "consumed.pinned.segments",
+        "delay",
+        "queues.paused",
+        "retention",
+        "mask",
+    }
     others = ("overflow", "deduplication", "retention.archive", "lake", "rocketmq")
     acted_on_elsewhere |= {name for name in SETTINGS if name.startswith(others)}
     for setting in SETTINGS.values():

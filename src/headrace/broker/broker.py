@@ -14,6 +14,7 @@ import structlog
 
 from headrace.broker.archived import Archived
 from headrace.broker.audit import Audit
+from headrace.broker.browse import Browser
 from headrace.broker.consumed import Consumed
 from headrace.broker.deduplication import Deduplication
 from headrace.broker.deliveries import Deliveries
@@ -96,6 +97,7 @@ class Broker:
         self.prepared = PreparedMessages(runtime, log, self.topics, self.publisher, config)
         self.rocketmq = RocketMqState(runtime, log, self.topics, config)
         self.positions = GroupPositions(self.groups.rocketmq)
+        self.browser = Browser(runtime, self.unpacking)
         self.search = Search(runtime, log, self.unpacking, config)
         self.slow_readers = SlowReaders(log, self.groups, self.queues, self.metrics, config)
         self.archived = Archived(runtime, log, self.groups, self.slow_readers, config)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 
+from headrace.broker.browse.mask import check_mask
 from headrace.broker.search.fields import check_index
 from headrace.broker.setting_kinds import (
     BROKER_DEFAULTS,
@@ -191,6 +192,15 @@ _HONOURED = (
         "Headrace's own. The columns that values, which are JSON, have in the table of `lake`: Spark's DDL "
         "(`id BIGINT, name STRING`), or a JSON Schema; empty: inferred, and growing with the fields that come.",
         check_schema,
+    ),
+    Setting(
+        "mask",
+        Kind.LIST,
+        "",
+        "Headrace's own. What is hidden from those who look at messages in the console or over HTTP, unless they may "
+        "alter the topic's settings and ask for it: a list of `key`, `header:NAME` and paths into values that are JSON "
+        "(`customer.card`, `items[*].price`). Consumers get messages as they are.",
+        check_mask,
     ),
     Setting(
         "max.compaction.lag.ms",

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import typer
 
+from headrace.cli import browsing
 from headrace.cli.connect import connects
 from headrace.cli.options import DryRun, Json, Yes, assignments
 from headrace.cli.output import confirm, print_json, show
@@ -15,6 +16,8 @@ from headrace.client import EARLIEST, LATEST, Client
 from headrace.errors import HeadraceError
 
 app = typer.Typer(help="Topics.", no_args_is_help=True)
+for browse in (browsing.messages, browsing.tail, browsing.message):
+    app.command()(browse)
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC")]
 Set = Annotated[list[str], typer.Option("--set", metavar="NAME=VALUE", help="A setting; may be repeated.")]

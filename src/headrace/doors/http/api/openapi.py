@@ -20,6 +20,10 @@ NAME = re.compile(r"\{(\w+)\}")
 PATH_PARAMETERS: Mapping[str, str] = {
     "topic": "A topic's name.",
     "queue": "A queue's name; `#` is written `%23`.",
+    "partition": "A partition's number.",
+    "offset": "An offset.",
+    "group": "A group's name.",
+    "app": "An application's name.",
     "id": "The id, as another answer has it.",
 }
 ERROR = Named(

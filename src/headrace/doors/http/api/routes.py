@@ -15,6 +15,7 @@ from headrace.broker.quotas.steps import Steps
 from headrace.broker.security.rights import Declaration, Open
 from headrace.doors.http.api import errors
 from headrace.doors.http.api.handlers import (
+    browse,
     cluster,
     figures,
     half,
@@ -38,7 +39,12 @@ from headrace.errors import HeadraceError, NotEnoughReplicas, NotLeading, QuotaE
 
 DOCUMENT = "/openapi.json"
 # Whatever has endpoints, in the order of the documentation.
-MODULES = (publish, search, topics, topic_settings, queues, redrive, timers, half, quotas, figures, cluster)
+MODULES = (
+    *(publish, browse, search),
+    *(topics, topic_settings),
+    *(queues, redrive, timers, half),
+    *(quotas, figures, cluster),
+)
 ENDPOINTS = tuple(endpoints_of(*MODULES))
 # What a node that follows answers for itself.
 LOCAL = frozenset((DOCUMENT, *(each.operation.path for each in ENDPOINTS if each.operation.is_local)))

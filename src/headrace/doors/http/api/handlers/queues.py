@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from headrace.broker.broker import Broker
+from headrace.broker.browse import mask_of
 from headrace.broker.dead_letters import parked_from
 from headrace.broker.deliveries import TOPIC as DELIVERIES
 from headrace.broker.internal import is_internal
@@ -290,7 +291,11 @@ async def peek_queue(broker: Broker, request: Request, names: Names) -> Answer:
     queue = await open_queue(broker, names)
     messages, behind = await queue.peek(limit, begin, PAGE_BYTES)
     page = Page()
+    mask = mask_of(queue.topic.config.get("mask", ""))
     for each in messages:
+        if mask is not None:
+            _, _, key, value, headers = mask.record(each.lane, (each.offset, 0, each.key, each.value, each.headers))
+            each = each._replace(key=key, value=value, headers=headers)
         if not page.add(_message(each)):
             if page.items:
                 behind = (each.lane, each.offset)

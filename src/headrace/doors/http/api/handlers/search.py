@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.broker.broker import Broker
+from headrace.broker.browse import mask_of
 from headrace.broker.search import query as terms
 from headrace.broker.search.ids import place_of
 from headrace.broker.search.query import EVER, NEVER, Query, Term
@@ -133,7 +134,10 @@ def _place(given: str) -> Place | None:
 async def _answer(topic: Topic, page: Page, unindexed: Query | None) -> Answer:
     written = Written()
     place = page.next
+    mask = mask_of(topic.config.get("mask", ""))
     for match in page.found:
+        if mask is not None:
+            match = Match(match.partition, mask.record(match.partition, match.record))
         if not written.add(_message(topic, match)):
             if written.items:
                 place = Place(match.partition, match.record[0])
