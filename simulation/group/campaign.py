@@ -95,17 +95,22 @@ class GroupRun:
 
     def _is_settled(self) -> bool:
         leader = self._leader()
-        return leader is not None and leader.group is not None and len(leader.group.isr) == len(self._living)
+        is_whole = leader is not None and leader.group is not None and len(leader.group.isr) == len(self._living)
+        return is_whole and all(map(self._runs, self._living))
 
     def _leader(self) -> Node | None:
         """The node that serves, the newest of them if an old one does not know yet."""
-        nodes = [self._replicas[name].node for name in self._living if self._runs(name)]
+        nodes = [self._node(name) for name in self._living if self._runs(name)]
         return max((node for node in nodes if node.serves), key=lambda node: node.journal.last, default=None)
 
     def _runs(self, name: str) -> bool:
         """Whether the last process of a node that took part still does."""
         process = self.world.machines[name].process
-        return process is not None and process.ending is None and process.disk is self._disks.get(name)
+        takes_part = process is not None and process.ending is None and process.disk is self._disks.get(name)
+        return takes_part and not self._node(name).is_retiring
+
+    def _node(self, name: str) -> Node:
+        return self._replicas[name].node
 
     def _put(self, key: str, record: Record) -> None:
         store = self._etcd.store

@@ -21,7 +21,7 @@ APPLIED_S = 5.0
 # What must have happened in many seeds, for each of them.
 FLOORS = {
     "acknowledged": 400,
-    "read": 1_500,
+    "read": 1_000,
     "election": 2.5,
     "ELR election": 0.02,
     "handover": 1,
@@ -79,7 +79,8 @@ class ReplicasRun(GroupRun):
         self._clients: dict[str, Clients] = {}
 
     def _new_nemesis(self) -> Nemesis:
-        return DiskNemesis(self.world, dict.fromkeys(NODES, self._live), self._etcd)
+        self._disk_nemesis = DiskNemesis(self.world, dict.fromkeys(NODES, self._live), self._etcd)
+        return self._disk_nemesis
 
     async def _live(self, runtime: Runtime) -> None:
         name = runtime.hostname
@@ -99,7 +100,10 @@ class ReplicasRun(GroupRun):
         self.log_history.is_calm = True
 
     async def _finish(self) -> None:
-        await self._until(self._is_settled, SETTLED_S)
+        await self._until(lambda: self._is_settled() or self._disk_nemesis.is_hopeless(), SETTLED_S)
+        if self._disk_nemesis.is_hopeless():
+            self.world.counts["hopeless"] += 1
+            return
         self._check_leader()
         self.log_history.is_over = True
         await self._until(self._is_applied, APPLIED_S)
@@ -112,8 +116,8 @@ class ReplicasRun(GroupRun):
         """The clients of replicas whose processes run."""
         return [self._clients[name] for name in self._living if self._runs(name)]
 
-    def _is_settled(self) -> bool:
-        return len(self._running()) == len(self._living) and super()._is_settled()
+    def _node(self, name: str) -> Node:
+        return self._clients[name].replica.node
 
     def _leader(self) -> Node | None:
         leading = (each.replica.node for each in self._running() if each.replica.role is Role.LEADER)
@@ -123,7 +127,8 @@ class ReplicasRun(GroupRun):
         """Whether nothing is under way any more."""
         leader = self._leader()
         frames = [each.replica.log.frames for each in self._running()]
-        return leader is not None and all(each.applied == leader.journal.last.sequence for each in frames)
+        is_over = leader is not None and all(each.applied == leader.journal.last.sequence for each in frames)
+        return is_over and self._is_settled()
 
     def _check_replica(self, name: str) -> None:
         clients = self._clients[name]

@@ -17,11 +17,18 @@ class DiskNemesis(Nemesis):
 
     def __init__(self, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, faults=FAULTS, **options)  # type: ignore[arg-type]
-        # The directories that nodes had before their disks were taken away.
-        self._lost: dict[str, str | None] = {}
+        self.gone: set[str] = set()
+        """Directories that were taken away."""
 
     def _lose(self, node: Machine) -> None:
-        self._lost[node.name] = self._directory_of(node.name)
+        if (directory := self._directory_of(node.name)) is not None:
+            self.gone.add(directory)
+
+    def is_hopeless(self) -> bool:
+        """Whether nothing is left that has everything by etcd's record. A swap that came late, from a leader that died
+        since, may have said so only after a disk was taken."""
+        group = self._group()
+        return group is not None and bool(group.isr) and {*group.isr, *group.elr} <= self.gone
 
     def _expendable(self) -> Machine | None:
         """A node without which another has everything that is committed."""
@@ -30,7 +37,7 @@ class DiskNemesis(Nemesis):
             return None
         for other in self._nodes:
             directory = self._directory_of(other)
-            if other != node.name and directory in group.isr and self._lost.get(other) != directory:
+            if other != node.name and directory in group.isr and directory not in self.gone:
                 return node
         return None
 

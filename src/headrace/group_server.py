@@ -38,7 +38,7 @@ from headrace.cluster.records import Node as NodeRecord
 from headrace.cluster.replica import Replica, Role
 from headrace.cluster.settings import ClusterSettings
 from headrace.cluster.url import parse_cluster_url
-from headrace.cluster.wire import VERSION as PEER_VERSION
+from headrace.cluster.versions import pinned
 from headrace.config import Config
 from headrace.doors.capacity import Capacity
 from headrace.doors.door import open_listener
@@ -112,11 +112,12 @@ class GroupServer:
         self._running.callback(resources.close)
         url = parse_cluster_url(config.cluster)
         keys, etcd = Keys(url.name), etcd_of(config.part(ClusterSettings))
+        versions = pinned(config.replica_feature_level_max)
         self._running.push_async_callback(etcd.close)
         # No start is counted of a directory that another process has. The replica takes it again in a moment.
         resources.runtime.disk.lock()
         try:
-            found = await identity.start(resources.runtime, etcd, keys, config.group, config.node_id)
+            found = await identity.start(resources.runtime, etcd, keys, config.group, config.node_id, versions.level)
         finally:
             resources.runtime.disk.unlock()
         me = Incarnation(config.node_id, found.directory_id, found.starts)
@@ -131,6 +132,8 @@ class GroupServer:
                 journal_max_bytes=config.replica_journal_max_bytes,
                 copy_bytes_per_second=config.replica_copy_bytes_per_second,
                 tls=tls,
+                versions=versions,
+                feature_level=found.feature_level,
             ),
             replace(config.part(LogSettings), open_files_max=resources.segments_max),
             self._on_role,
@@ -151,8 +154,9 @@ class GroupServer:
             config.rack,
             advertised(config, self.addresses, resources.runtime.hostname),
             resources.runtime.boot_id,
-            PEER_VERSION,
-            PEER_VERSION,
+            versions.oldest,
+            versions.newest,
+            versions.level,
         )
         self.membership = GroupMembership(self.replica, config.node_id, record)
         self._metrics.parts.append(partial(render_replica, self.replica))

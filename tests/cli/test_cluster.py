@@ -16,6 +16,8 @@ from tests.cluster.store import Store, serving
 
 from headrace.cluster.changes import elect
 from headrace.cluster.records import Group, Incarnation, Keys, Member, Node, parse_group
+from headrace.cluster.swaps import read_cluster
+from headrace.cluster.versions import FEATURE_LEVEL
 
 KEYS = Keys("main")
 GROUP = KEYS.group("main")
@@ -58,7 +60,7 @@ def test_init_begins_a_cluster_once(store: Store, cli: Cli) -> None:
     assert (again.code, again.err) == (1, "headrace: the cluster 'main' has a group 'main' already\n")
     # Another group of the same cluster.
     other = cli("cluster", "init", 4, "--group", "b", "--json").json
-    assert other["cluster"] == {"id": identity, "feature_level": 1}
+    assert other["cluster"] == {"id": identity, "feature_level": FEATURE_LEVEL}
     assert other["group"]["min_isr"] == 1
 
 
@@ -133,24 +135,26 @@ def test_the_feature_level_rises_once_every_node_knows_it(
 ) -> None:
     cli("cluster", "init", 1, 2)
     run_nodes(store, 1)
-    assert "node 2 does not run, so that its version is not known" in cli("cluster", "set", "feature.level=1").err
+    ours, next_one = FEATURE_LEVEL, FEATURE_LEVEL + 1
+    assert "node 2 does not run, so that its version is not known" in cli("cluster", "set", f"feature.level={ours}").err
     run_nodes(store, 1, 2)
     assert (
-        "node 1 knows feature.level 1 at most (got 2). Upgrade it first."
-        in cli("cluster", "set", "feature.level=2").err
+        f"node 1 knows feature.level {ours} at most (got {next_one}). Upgrade it first."
+        in cli("cluster", "set", f"feature.level={next_one}").err
     )
     for node in (1, 2):
         value = json.loads(store.keys[KEYS.node(node)][0])
-        store.put(KEYS.node(node), json.dumps({**value, "feature_level": 2}).encode())
-    assert "this command knows feature.level 1 at most" in cli("cluster", "set", "feature.level=2").err
-    monkeypatch.setattr("headrace.cluster.changes.FEATURE_LEVEL", 2)
-    monkeypatch.setattr("headrace.cluster.records.FEATURE_LEVEL", 2)
-    assert cli("cluster", "set", "feature.level=2").text == "cluster main: feature.level=2\n"
-    assert cli("cluster", "set", "feature.level=2", "--json").json["feature_level"] == 2
-    assert "feature.level is 2, and never falls (got 1)" in cli("cluster", "set", "feature.level=1").err
+        store.put(KEYS.node(node), json.dumps({**value, "feature_level": next_one}).encode())
+    refused = cli("cluster", "set", f"feature.level={next_one}").err
+    assert f"this command knows feature.level {ours} at most" in refused
+    monkeypatch.setattr("headrace.cluster.changes.FEATURE_LEVEL", next_one)
+    monkeypatch.setattr(read_cluster, "__defaults__", (next_one,))
+    assert cli("cluster", "set", f"feature.level={next_one}").text == f"cluster main: feature.level={next_one}\n"
+    assert cli("cluster", "set", f"feature.level={next_one}", "--json").json["feature_level"] == next_one
+    assert f"never falls (got {ours})" in cli("cluster", "set", f"feature.level={ours}").err
     # A build that knows less does not start beside it.
-    monkeypatch.setattr("headrace.cluster.records.FEATURE_LEVEL", 1)
-    assert "feature level 2, and this version knows 1 at most. Use a newer Headrace." in cli("cluster", "status").err
+    monkeypatch.setattr(read_cluster, "__defaults__", (ours,))
+    assert f"and this version knows {ours} at most. Use a newer Headrace." in cli("cluster", "status").err
 
 
 def test_nodes_are_added_removed_and_given_the_lead(store: Store, cli: Cli) -> None:

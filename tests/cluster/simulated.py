@@ -36,6 +36,8 @@ class SimulatedGroup:
         self.nodes: dict[str, Node] = {}
         self._jobs: dict[str, list[Callable[[], Awaitable[None]]]] = {name: [] for name in NAMES}
         self._settings = {"preferred_after_s": 0.0, **settings}
+        self.settings_of: dict[str, dict[str, Any]] = {}
+        """What one node has of its own, from its next start on."""
         self._min_isr = min_isr
 
     def play(self, scenario: Callable[[], Awaitable[None]]) -> None:
@@ -43,15 +45,15 @@ class SimulatedGroup:
 
         async def all_of_it() -> None:
             self.etcd.start()
-            self._put(KEYS.cluster, Cluster(str(UUID(int=1))))
-            self._put(KEYS.group(GROUP), new_group(range(len(NAMES)), self._min_isr))
+            self.put(KEYS.cluster, Cluster(str(UUID(int=1))))
+            self.put(KEYS.group(GROUP), new_group(range(len(NAMES)), self._min_isr))
             for name in NAMES:
                 self.start(name)
             await scenario()
 
         self.world.play(all_of_it())
 
-    def _put(self, key: str, record: Record) -> None:
+    def put(self, key: str, record: Record) -> None:
         store = self.etcd.store
         store.put(store.revision + 1, key.encode(), record.encode(), 0)
         store.commit()
@@ -61,7 +63,7 @@ class SimulatedGroup:
         self.world.machines[name].start(partial(self._live, name))
 
     async def _live(self, name: str, runtime: Runtime) -> None:
-        node = await replica.start_node(runtime, NAMES.index(name), **self._settings)
+        node = await replica.start_node(runtime, NAMES.index(name), **self._settings, **self.settings_of.get(name, {}))
         assert node is not None
         self.nodes[name] = node
         jobs = self._jobs[name]

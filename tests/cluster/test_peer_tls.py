@@ -21,13 +21,13 @@ from headrace.cluster.connection import PeerConnection
 from headrace.cluster.figures import Figures
 from headrace.cluster.peer_network import PLAIN_REFUSED, PeerNetwork
 from headrace.cluster.peer_tls import NO_TLS, NOT_ACCEPTED, PeerTls, load, names_host
-from headrace.cluster.wire import Hello, Message, Refusal, Welcome
+from headrace.cluster.wire import Caller, Hello, Message, Refusal, Welcome
 from headrace.config import Config
 from headrace.errors import ConfigError
 from headrace.exposure import refuse_exposed
 from headrace.group_server import GroupServer, exposed_peer, peer_tls_of
 
-HELLO = Hello(1, "c", "g", 2, "d", 1, 0, ())
+HELLO = Hello(Caller(1, 1, "c", "g", 2, "d", 1, 0), ())
 
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
@@ -56,9 +56,9 @@ class Side:
     def on_message(self, connection: PeerConnection, message: Message) -> None:
         self.heard.append(message)
         if isinstance(message, Hello):
-            reason = self.network.refusal(connection, message.node, ("127.0.0.1", 7070))
+            reason = self.network.refusal(connection, message.caller.node, ("127.0.0.1", 7070))
             if reason is None:
-                connection.send(Welcome(1, 0))
+                connection.send(Welcome(1, 0, 1))
             else:
                 connection.close(Refusal(reason, 0))
 
@@ -108,7 +108,7 @@ def foreign(tmp_path: Path) -> Authority:
 def test_nodes_with_certificates_of_one_authority_meet(authority: Authority, run: Any) -> None:
     async def scenario() -> None:
         leader, follower = Side(tls(authority, "127.0.0.1")), Side(tls(authority, "127.0.0.1"))
-        assert await meet(leader, follower, lambda: follower.heard == [Welcome(1, 0)]) == []
+        assert await meet(leader, follower, lambda: follower.heard == [Welcome(1, 0, 1)]) == []
         assert leader.heard == [HELLO]
         assert (leader.figures.peers_refused, follower.figures.peers_refused) == (0, 0)
 

@@ -12,7 +12,6 @@ import pytest
 from headrace.cluster.changes import elect, new_group
 from headrace.cluster.errors import RecordInvalid
 from headrace.cluster.records import (
-    FEATURE_LEVEL,
     Cluster,
     Incarnation,
     Keys,
@@ -23,6 +22,7 @@ from headrace.cluster.records import (
     parse_member,
     parse_node,
 )
+from headrace.cluster.versions import FEATURE_LEVEL
 
 ID = str(UUID(int=1))
 OTHER = str(UUID(int=2))

@@ -43,7 +43,12 @@ async def start_replica(
     node = NodeSettings(CLUSTER_ID, KEYS, GROUP, me, **{"journal_file_bytes": 1 << 20, **settings})
     replica = Replica(runtime, etcd, node, log or LogSettings(), lambda _: None)
     address = await replica.start("127.0.0.1", 0)
-    await replica.join(NodeRecord(me.directory_id, me.starts, GROUP, "", {"peer": address}, runtime.boot_id, 1, 1))
+    addresses, known = {"peer": address}, node.versions
+    await replica.join(
+        NodeRecord(
+            me.directory_id, me.starts, GROUP, "", addresses, runtime.boot_id, known.oldest, known.newest, known.level
+        )
+    )
     return replica
 
 

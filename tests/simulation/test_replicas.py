@@ -120,7 +120,7 @@ BROKEN = [
     pytest.param(write_back_uncommitted, 30),
     pytest.param(complete_before_the_commit, 30),
     pytest.param(keep_what_was_not_committed, 30),
-    pytest.param(apply_beyond_committed, 30),
+    pytest.param(apply_beyond_committed, 80),
     pytest.param(checkpoint_too_far, 30),
     pytest.param(reserve_no_offsets, 30),
     pytest.param(use_a_block_before_it_is_committed, 60),

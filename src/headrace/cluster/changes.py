@@ -16,7 +16,8 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.cluster.errors import ChangeRefused
-from headrace.cluster.records import FEATURE_LEVEL, Cluster, Group, Incarnation, Node
+from headrace.cluster.records import Cluster, Group, Incarnation, Node
+from headrace.cluster.versions import FEATURE_LEVEL
 
 
 def new_group(replicas: Sequence[int], min_isr: int | None = None) -> Group:
@@ -101,7 +102,8 @@ def hand_over(group: Group, leader: Incarnation, to: Incarnation) -> Group:
 
 
 def resign(group: Group, leader: Incarnation, *, stays: bool = False) -> Group:
-    """The leader gives up. It leaves the ISR if others remain, as its disk fails; one that only stops stays in it."""
+    """The leader gives up. It leaves the ISR if others remain, as its disk fails. One that only stops stays in it, and
+    one that knows of no other that lives."""
     _check_leader(group, leader)
     if stays:
         return _next(group, leader=None)

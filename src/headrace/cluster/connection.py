@@ -9,7 +9,8 @@ from typing import Any, Protocol, cast
 import structlog
 
 from headrace.addresses import format_address
-from headrace.cluster.wire import Decoder, Message, PeerProtocolError, encode
+from headrace.cluster.json_messages import PeerProtocolError
+from headrace.cluster.wire import Decoder, Message, encode
 
 logger = structlog.get_logger("headrace.cluster")
 

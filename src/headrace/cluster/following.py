@@ -15,9 +15,10 @@ import structlog
 from headrace.cluster.connection import PeerConnection
 from headrace.cluster.peer_network import PeerNetwork
 from headrace.cluster.records import Incarnation
+from headrace.cluster.versions import APPLIED
 from headrace.cluster.wire import Acknowledgement, Frame, Heartbeat, Hello, Message, Refusal, Welcome
 from headrace.errors import CorruptLog
-from headrace.log.group_frames import header_of
+from headrace.log.group_frames import header_of, version_of
 from headrace.log.replicated_journal import ReplicatedJournal
 from headrace.runtime.clock import Clock
 
@@ -49,12 +50,17 @@ class Following:
         leader: Incarnation,
         address: tuple[str, int],
         frame_max_bytes: int,
+        level: int,
         on_committed: Callable[[int], None],
         on_newer_epoch: Callable[[int], None],
         on_lost: Callable[[], None],
         on_must_copy: Callable[[str], None],
     ) -> None:
+        """`level` is the highest feature level that this node knows."""
         self._network = network
+        self._level = level
+        # Of the protocol, once the leader has said which.
+        self._version = 0
         self._journal = journal
         self._clock = clock
         self.leader = leader
@@ -67,7 +73,7 @@ class Following:
         self._connection = PeerConnection(self, frame_max_bytes)
         self._aligned = False
         self._aligning: asyncio.Task[None] | None = None
-        self.epoch = hello.epoch
+        self.epoch = hello.caller.epoch
         self.link = Link.CONNECTING
         self.heartbeat: Heartbeat | None = None
         """The leader's last one."""
@@ -113,7 +119,7 @@ class Following:
                 if message.epoch < self.epoch:
                     self.close()
                     return
-                self.epoch = message.epoch
+                self.epoch, self._version = message.epoch, message.version
                 self._aligning = asyncio.get_running_loop().create_task(self._align(message.common_end))
             case Frame() if self._aligned:
                 self._store(message.data)
@@ -157,6 +163,10 @@ class Following:
             logger.warning("the leader sent a frame of a later epoch than its own", epoch=head.epoch, own=self.epoch)
             self.close()
             return
+        if version_of(data) > self._level:
+            logger.error("the leader sent a frame of a later feature level. Use a newer Headrace.", own=self._level)
+            self.close()
+            return
         try:
             frame = self._journal.store(data)
         except CorruptLog as error:
@@ -179,7 +189,8 @@ class Following:
             self._acknowledge()
 
     def _acknowledge(self) -> None:
-        self._connection.send(Acknowledgement(self._journal.flushed, self._clock.now_ms()))
+        applied = self._journal.applied if self._version >= APPLIED else None
+        self._connection.send(Acknowledgement(self._journal.flushed, self._clock.now_ms(), applied))
 
     def on_closed(self, connection: PeerConnection) -> None:
         self._aligned = False

@@ -21,6 +21,7 @@ from headrace.cluster.errors import ChangeRefused, EtcdWentBack, StartRefused
 from headrace.cluster.etcd import Etcd
 from headrace.cluster.records import Cluster, Group, Keys, Member, parse_group, parse_member, parse_node
 from headrace.cluster.swaps import change_group, read_cluster, read_group, swap
+from headrace.cluster.versions import FEATURE_LEVEL
 from headrace.errors import DataDirectoryInvalid
 from headrace.log import checked
 from headrace.runtime import Runtime
@@ -45,6 +46,8 @@ class Identity:
     """What the directory holds is not yet a whole copy: the node may not lead."""
     seen: Group
     """The newest record of the group that this node has acted on: what a lost etcd is rebuilt from."""
+    feature_level: int = 1
+    """Of the cluster, as this node last knew it."""
 
 
 def load(disk: Disk) -> Identity | None:
@@ -155,13 +158,15 @@ def _check_own(found: Identity, cluster: Cluster, joined: Identity) -> None:
             )
 
 
-async def start(runtime: Runtime, etcd: Etcd, keys: Keys, group_name: str, node: int) -> Identity:
-    """The identity of this start, in the directory and in etcd. Raises EtcdError, EtcdWentBack, StartRefused,
-    NotInitialized, RecordInvalid, DataDirectoryInvalid."""
+async def start(
+    runtime: Runtime, etcd: Etcd, keys: Keys, group_name: str, node: int, level: int = FEATURE_LEVEL
+) -> Identity:
+    """The identity of this start, in the directory and in etcd. `level` is the highest feature level that the node
+    knows. Raises EtcdError, EtcdWentBack, StartRefused, NotInitialized, RecordInvalid, DataDirectoryInvalid."""
     offload, disk = runtime.offload, runtime.disk
     found = await offload.run(load, disk)
     view = await etcd.read_prefix(keys.prefix)
-    cluster = read_cluster(view.entries.get(keys.cluster), keys.cluster)
+    cluster = read_cluster(view.entries.get(keys.cluster), keys.cluster, level)
     group = read_group(view.entries.get(keys.group(group_name)), keys.group(group_name))
     running, registered = view.entries.get(keys.node(node)), view.entries.get(keys.member(node))
     if running is not None:
@@ -182,7 +187,7 @@ async def start(runtime: Runtime, etcd: Etcd, keys: Keys, group_name: str, node:
         # A first leader has nothing to copy.
         Identity(cluster.id, group_name, node, directory_id, 1, group.epoch > 0, group),
     )
-    identity = replace(plan.identity, seen=group)
+    identity = replace(plan.identity, seen=group, feature_level=cluster.feature_level)
     await offload.run(save, disk, identity)
     for forgotten in plan.forgotten:
         try:

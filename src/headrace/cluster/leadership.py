@@ -37,11 +37,15 @@ class Session:
     connection: PeerConnection
     sent: int
     """The last frame that it was sent."""
+    version: int
+    """Of the protocol, that both speak."""
     is_aligned: bool = False
     """Whether it has cut off what the leader does not have: it says so by its first acknowledgement."""
     catching_up: asyncio.Task[None] | None = None
     answers: int = 0
     """How often it has acknowledged: each heartbeat too."""
+    applied: int | None = None
+    """The last frame that its partitions have, if it says so."""
     ahead_ms: int = 0
     """By how much its calendar is ahead of the leader's."""
 
@@ -131,6 +135,11 @@ class Leadership:
         session = self._sessions.get(replica)
         return 0 if session is None else session.answers
 
+    def applied(self, replica: str) -> int | None:
+        """The last frame that a replica's partitions have, if it says so."""
+        session = self._sessions.get(replica)
+        return None if session is None else session.applied
+
     async def wait_until(self, condition: Callable[[], bool]) -> None:
         """Wait until something holds that acknowledgements and commits bring about. Raises TransferFailed where the
         leadership ends before."""
@@ -149,9 +158,10 @@ class Leadership:
 
     # --- sessions ---
 
-    def open_session(self, connection: PeerConnection, hello: Hello) -> None:
-        """A follower has connected."""
-        old = self._sessions.pop(hello.directory, None)
+    def open_session(self, connection: PeerConnection, hello: Hello, version: int) -> None:
+        """A follower has connected, and is spoken to in this version of the protocol."""
+        caller = hello.caller
+        old = self._sessions.pop(caller.directory, None)
         if old is not None:
             self._end(old)
         common = self._journal.common_end(hello.ends)
@@ -159,11 +169,10 @@ class Leadership:
             reason = f"the journal begins at frame {self._journal.first}: copy first"
             connection.close(Refusal(reason, self.epoch, must_copy=True))
             return
-        follower = Incarnation(hello.node, hello.directory, hello.starts)
-        session = Session(follower, connection, common)
-        self._sessions[hello.directory] = session
-        self._absent_since.pop(hello.directory, None)
-        connection.send(Welcome(self.epoch, common))
+        follower = Incarnation(caller.node, caller.directory, caller.starts)
+        self._sessions[caller.directory] = Session(follower, connection, common, version)
+        self._absent_since.pop(caller.directory, None)
+        connection.send(Welcome(self.epoch, common, version))
 
     def on_message(self, connection: PeerConnection, message: Message) -> None:
         """A follower has said something."""
@@ -175,6 +184,7 @@ class Leadership:
             self.on_closed(connection)
             return
         session.answers += 1
+        session.applied = message.applied
         session.ahead_ms = message.time_ms - self._runtime.clock.now_ms()
         self.commitment.acknowledge(session.follower.directory_id, message.flushed)
         self.advance()
@@ -283,6 +293,12 @@ class Leadership:
     def has_peers(self) -> bool:
         """Whether another replica is in sync, and could lead."""
         return bool(self.commitment.isr.members - {self._me})
+
+    def has_living_peer(self, lease_s: float) -> bool:
+        """Whether another replica that is in sync has been heard within a lease."""
+        now, in_sync = self._loop.time(), self.commitment.isr.confirmed
+        sessions = (each for each in self._sessions.values() if each.follower.directory_id in in_sync)
+        return any(each.answers and now - each.connection.heard_at < lease_s for each in sessions)
 
     @property
     def clock_differs_ms(self) -> int:

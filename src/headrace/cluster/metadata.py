@@ -14,7 +14,7 @@ import structlog
 from headrace.cluster.errors import EtcdError, RecordInvalid
 from headrace.cluster.etcd import Entry, Etcd, Refused, Swapped, View
 from headrace.cluster.maximal_isr import MaximalIsr
-from headrace.cluster.records import Group, Keys, parse_group, parse_node, read_numbers
+from headrace.cluster.records import Group, Keys, parse_cluster, parse_group, parse_node, read_numbers
 from headrace.cluster.records import Node as NodeRecord
 from headrace.cluster.watcher import Watcher
 
@@ -33,15 +33,18 @@ class Metadata:
         keys: Keys,
         group: str,
         lease_s: float,
+        known_level: int,
         on_group: Callable[[], None],
         on_read: Callable[[], None],
     ) -> None:
-        """`on_group` is called with each record that is newer, `on_read` after each read."""
+        """`known_level` is the highest feature level that this node knows. `on_group` is called with each record that
+        is newer, `on_read` after each read."""
         self._etcd = etcd
         self._keys = keys
         self._name = group
         self._key = keys.group(group)
         self._lease_s = lease_s
+        self._known_level = known_level
         self._on_group = on_group
         self._on_read = on_read
         self._loop = asyncio.get_running_loop()
@@ -49,6 +52,8 @@ class Metadata:
         """The group's record."""
         self.revision = 0
         """Of that record."""
+        self.feature_level = 0
+        """Of the cluster, once it was read. It never falls."""
         self.alive: dict[str, NodeRecord] = {}
         """The nodes of the group that live, by their directory ids."""
         self.numbers: dict[str, int] = {}
@@ -104,6 +109,9 @@ class Metadata:
         self._on_read()
 
     def _read(self, view: View) -> None:
+        if (cluster := view.entries.get(self._keys.cluster)) is not None:
+            level = parse_cluster(cluster.value, cluster.key, self._known_level).feature_level
+            self.feature_level = max(self.feature_level, level)
         nodes = f"{self._keys.prefix}nodes/"
         found = [parse_node(each.value, key) for key, each in view.entries.items() if key.startswith(nodes)]
         self.alive = {each.directory_id: each for each in found if each.group == self._name}

@@ -39,7 +39,7 @@ def _metrics(replica: Replica) -> Iterator[tuple[str, str, str, Values]]:
     yield one(
         "clock_trusted",
         "Whether the clock is near that of any follower; otherwise nothing expires.",
-        int(node.trusts_clock),
+        int(node.duties.trusts_clock),
     )
     yield one("flushed_frame", "The last frame that this node's device has.", journal.flushed)
     yield one("committed_frame", "The last frame that every replica in sync has.", journal.committed)

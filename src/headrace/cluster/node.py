@@ -16,9 +16,7 @@ from typing import Any
 import structlog
 
 from headrace.cluster import changes
-from headrace.cluster.admission import Admissions
-from headrace.cluster.connection import PeerConnection
-from headrace.cluster.copying.messages import Ask
+from headrace.cluster.duties import Duties
 from headrace.cluster.election import Prospect, should_stand
 from headrace.cluster.errors import ChangeRefused
 from headrace.cluster.etcd import Etcd
@@ -30,13 +28,15 @@ from headrace.cluster.metadata import Metadata
 from headrace.cluster.peer_network import PeerNetwork
 from headrace.cluster.peer_tls import PeerTls
 from headrace.cluster.presence import LEASE_SECONDS, Presence
+from headrace.cluster.reception import Reception
 from headrace.cluster.records import Group, Incarnation, Keys
 from headrace.cluster.records import Node as NodeRecord
-from headrace.cluster.removal import may_join, next_removal
+from headrace.cluster.retirement import retire
 from headrace.cluster.seen import Seen
 from headrace.cluster.transfers import Transfers
+from headrace.cluster.versions import FEATURE_LEVEL, THIS_VERSION, Versions
 from headrace.cluster.vigil import Vigil
-from headrace.cluster.wire import VERSION, Copy, Hello, Message, Refusal
+from headrace.cluster.wire import Caller, Hello
 from headrace.errors import NotLeading
 from headrace.log.replicated_journal import ReplicatedJournal
 from headrace.runtime import Runtime
@@ -47,11 +47,6 @@ logger = structlog.get_logger("headrace.cluster")
 FOLLOW_PAUSE_S = 0.1
 # After a write of the journal failed: before it is tried again.
 RECOVERY_S = 1.0
-# Between the calendars of leader and followers: beyond it nothing expires.
-CLOCK_MAX_MS = 10_000
-# What a stop takes at most to leave the group in good order.
-RETIRE_S = 5.0
-RETIRE_STEP_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +71,10 @@ class NodeSettings:
     """The longest time that a follower that lags again and again stays out of the ISR."""
     tls: PeerTls | None = None
     """For connections with the other nodes."""
+    versions: Versions = THIS_VERSION
+    """What this node knows."""
+    feature_level: int = FEATURE_LEVEL
+    """Of the cluster, when this node was started."""
 
 
 class Node:
@@ -112,15 +111,24 @@ class Node:
             self._on_journal_failed,
             settings.journal_max_bytes,
         )
-        self.metadata = Metadata(etcd, settings.keys, settings.group, settings.lease_s, self._on_group, self._on_read)
+        self.metadata = Metadata(
+            etcd,
+            settings.keys,
+            settings.group,
+            settings.lease_s,
+            settings.versions.level,
+            self._on_group,
+            self._on_read,
+        )
         self.is_copying = False
         """What this node has is no whole copy: it neither stands nor follows."""
-        self.serve_copy: Callable[[PeerConnection, Copy], None] = lambda connection, _: connection.close()
-        """Called with the first message of a connection on which a follower asks for a copy."""
         self.on_must_copy: Callable[[str], None] = lambda _: None
         """Called with the reason for which this node cannot follow from its journal."""
         self.on_removed: Callable[[str], None] = lambda _: None
         """Called, again and again, while this node is no replica of its group any more."""
+        self.on_level: Callable[[int], None] = lambda _: None
+        """Called with the cluster's feature level, when it has risen."""
+        self.feature_level = self.journal.frame_version = settings.feature_level
         self.epoch = 0
         """The latest that this node knows of."""
         # The last epoch that it has led in.
@@ -132,16 +140,17 @@ class Node:
         )
         self.figures = Figures()
         self.network = PeerNetwork(settings.tls, self.figures)
+        self.reception = Reception(self, settings, self.network)
         self._vigil = Vigil(runtime.clock, settings.lease_s)
         self._seen = Seen(runtime)
-        self.trusts_clock = True
-        """While it leads: whether its calendar is near that of any follower."""
-        self._admissions = Admissions(settings.admission_max_s)
+        self.duties = Duties(self, settings)
         self._presence: Presence | None = None
-        self._followed_at = 0.0
+        # Before then it asks no leader for a session.
+        self._follow_at = 0.0
         # Until when a node whose journal could not be written does nothing.
         self._unfit_until = 0.0
-        self._retiring = False
+        self.is_retiring = False
+        """Whether it leaves the group, before a stop."""
         self._waiting: deque[tuple[int, asyncio.Future[int]]] = deque()
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -153,7 +162,7 @@ class Node:
     async def listen(self, host: str, port: int) -> str:
         """Open the door for other nodes; HOST:PORT of it. The journal must be open. Raises OSError."""
         self.epoch = self.journal.last.epoch
-        return await self.network.listen(self._accept, host, port)
+        return await self.reception.listen(host, port)
 
     async def join(self, record: NodeRecord) -> None:
         """Begin to take part. `record` is what the node says of itself in etcd."""
@@ -166,42 +175,14 @@ class Node:
         self._spawn(self._beat())
 
     async def retire(self) -> None:
-        """Leave the group in good order, before a stop: a leader hands over, or resigns, and a follower leaves the
-        ISR. What cannot be done in time is left to the others."""
-        self._retiring = True
-        try:
-            async with asyncio.timeout(RETIRE_S):
-                await self._retire()
-        except TimeoutError:
-            logger.warning("the node stops without having left its group", seconds=RETIRE_S)
-        self._step_down("the node stops")
-
-    async def _retire(self) -> None:
-        group = self.group
-        if group is None:
-            return
-        if self.leadership is not None:
-            last = self.journal.last.sequence
-            await self.transfers.hand_over_and_stop(group)
-            if self.leadership is not None:
-                self._step_down("the node stops")
-                await self._resign(stays=True)
-                return
-            # It is left with what it has once it has shown that it leads.
-            while self.following is None or (beat := self.following.heartbeat) is None or beat.committed <= last:
-                if self.group is not None and self.group.leader not in (None, self._settings.me):
-                    self._follow(self.group)
-                await asyncio.sleep(RETIRE_STEP_S)
-        if self.following is not None:
-            self.following.close()
-        await self._resign()
-        with suppress(ChangeRefused):
-            await self.metadata.change(lambda group: changes.leave_isr(group, self._settings.me))
+        """Leave the group in good order, before a stop: see `retirement.py`."""
+        self.is_retiring = True
+        await retire(self, self._settings.me)
 
     async def stop(self) -> None:
         """Take no part any more; the group's record is left as it is."""
         self._stopped = True
-        self._step_down("the node stops")
+        self.step_down("the node stops")
         if self.following is not None:
             self.following.close()
         self.network.close()
@@ -247,6 +228,22 @@ class Node:
         """Whether this node leads, and everything before its leadership is committed."""
         return self.leadership is not None and self.leadership.serves
 
+    def introduction(self) -> Caller:
+        """What this node says of itself to a peer that it connects to."""
+        settings, me = self._settings, self._settings.me
+        epoch = max(self.epoch, self.group.epoch if self.group is not None else 0)
+        versions = settings.versions
+        return Caller(
+            versions.oldest,
+            versions.newest,
+            settings.cluster_id,
+            settings.group,
+            me.node,
+            me.directory_id,
+            me.starts,
+            epoch,
+        )
+
     # --- the log ---
 
     def append(self, payload: bytes, entries: int) -> asyncio.Future[int]:
@@ -283,8 +280,10 @@ class Node:
     def give_up(self, reason: str) -> None:
         """Lead no more, and let others: this node cannot do a leader's work."""
         if self.leadership is not None:
-            self._step_down(reason)
-            self._spawn(self._resign())
+            # Beside followers that are gone it may be the last that has everything.
+            stays = not self.leadership.has_living_peer(self._settings.lease_s)
+            self.step_down(reason)
+            self._spawn(self.resign(stays=stays))
 
     @property
     def _is_unfit(self) -> bool:
@@ -293,62 +292,22 @@ class Node:
 
     # --- peers ---
 
-    def _accept(self) -> PeerConnection:
-        return PeerConnection(self, self._settings.frame_max_bytes)
-
-    def on_message(self, connection: PeerConnection, message: Message) -> None:
-        """A peer that has connected here has said something."""
-        if isinstance(message, Copy):
-            self.serve_copy(connection, message)
-            return
-        if not isinstance(message, Hello):
-            if self.leadership is not None:
-                self.leadership.on_message(connection, message)
-            return
-        refusal = self.refusal(message, connection)
-        if refusal is not None or self.leadership is None:
-            connection.close(Refusal(refusal or "this node does not lead its group", self.epoch))
-        else:
-            self.leadership.open_session(connection, message)
-
-    def refusal(self, hello: Hello | Ask, connection: PeerConnection) -> str | None:
-        """Why a peer is not answered, if it is not."""
-        settings = self._settings
-        record = self.alive.get(hello.directory)
-        refusal = self.network.refusal(connection, hello.node, None if record is None else record.peer)
-        if refusal is not None:
-            return refusal
-        if hello.version != VERSION:
-            return f"this node speaks version {VERSION} of the peer protocol, not {hello.version}"
-        if (hello.cluster, hello.group) != (settings.cluster_id, settings.group):
-            return f"this node belongs to group {settings.group!r} of cluster {settings.cluster_id}"
-        if hello.epoch > self.epoch or (self.leadership is not None and hello.epoch > self.leadership.epoch):
-            self.learn_epoch(hello.epoch)
-            return f"epoch {hello.epoch} is later than this node's"
-        return None
-
-    def on_closed(self, connection: PeerConnection) -> None:
-        """A peer that had connected here is gone."""
-        if self.leadership is not None:
-            self.leadership.on_closed(connection)
-
-    def on_drained(self, connection: PeerConnection) -> None:
-        """A peer that had connected here reads again."""
-        if self.leadership is not None:
-            self.leadership.on_drained(connection)
-
     def learn_epoch(self, epoch: int) -> None:
         """A peer knows of a later epoch than this node."""
         if epoch > self.epoch:
             self.epoch = epoch
             if self.leadership is not None and epoch > self.leadership.epoch:
-                self._step_down(f"epoch {epoch} has begun")
+                self.step_down(f"epoch {epoch} has begun")
             self.metadata.hurry()
             self._wake.set()
 
     # --- etcd ---
 
     def _on_read(self) -> None:
+        if self.metadata.feature_level > self.feature_level:
+            self.feature_level = self.journal.frame_version = self.metadata.feature_level
+            logger.info("the cluster has another feature level", level=self.feature_level)
+            self.on_level(self.feature_level)
         self._wake.set()
         self.on_change()
 
@@ -357,12 +316,12 @@ class Node:
         group = self.group
         assert group is not None
         self.epoch = max(self.epoch, group.epoch)
-        self._seen.note(group)
+        self._seen.note(group, self.feature_level)
         leadership = self.leadership
         if leadership is None:
             return
         if group.epoch != leadership.epoch or group.leader != self._settings.me:
-            self._step_down(f"epoch {group.epoch} has begun")
+            self.step_down(f"epoch {group.epoch} has begun")
         else:
             leadership.commitment.min_isr = group.min_isr
             self._on_isr(leadership.commitment.has_enough)
@@ -389,14 +348,15 @@ class Node:
 
     async def _act(self, group: Group) -> None:
         """Do what follows from the group's record and the peers."""
-        if self._stopped or self._retiring or self.metadata.is_changing:
+        if self._stopped or self.is_retiring or self.metadata.is_changing:
             return
         if self._settings.me.node not in group.replicas:
             self._leave()
         elif self.leadership is not None:
-            await self._lead_on(self.leadership, group)
+            await self.duties.keep_record(self.leadership, group)
         elif self._is_unfit:
-            await self._resign()
+            others = set(group.isr) - {self._me}
+            await self.resign(stays=not others & self.alive.keys())
         elif self.is_copying:
             return
         elif group.leader == self._settings.me and group.epoch > max(self._led, self.journal.last.epoch):
@@ -405,7 +365,7 @@ class Node:
         elif self._may_begin(group) or should_stand(self._prospect(group)):
             await self._stand(group)
         elif group.leader is not None and group.leader != self._settings.me:
-            self._follow(group)
+            self.follow(group)
             await self.transfers.ask(group)
 
     def _leave(self) -> None:
@@ -465,25 +425,29 @@ class Node:
                 await self.journal.truncate(self.journal.last.sequence)
         except TimeoutError:
             return  # its device hangs
-        if self.group != group or self._stopped or self._retiring:
+        if self.group != group or self._stopped or self.is_retiring:
             return
+        maximal = MaximalIsr(self.metadata.revision, group.isr)
+        try:
+            leadership = Leadership(
+                self._runtime,
+                self.journal,
+                self._me,
+                group.epoch,
+                group.min_isr,
+                maximal,
+                self._on_committed,
+                lambda: self._vigil.slept_s > 0,
+            )
+        except NotLeading:
+            return  # this process has just gone on after a gap: it looks again in a moment
         self._led = group.epoch
         logger.info("leads", epoch=group.epoch, isr=len(group.isr))
         self.figures.leaderships += 1
-        self.metadata.maximal = MaximalIsr(self.metadata.revision, group.isr)
-        self.leadership = Leadership(
-            self._runtime,
-            self.journal,
-            self._me,
-            group.epoch,
-            group.min_isr,
-            self.metadata.maximal,
-            self._on_committed,
-            lambda: self._vigil.slept_s > 0,
-        )
+        self.metadata.maximal, self.leadership = maximal, leadership
         self._on_isr(self.leadership.commitment.has_enough)
 
-    def _step_down(self, reason: str) -> None:
+    def step_down(self, reason: str) -> None:
         if self.leadership is None:
             return
         logger.info("steps down", epoch=self.leadership.epoch, reason=reason)
@@ -497,37 +461,12 @@ class Node:
                 future.set_exception(NotLeading(f"this node no longer leads its group: {reason}"))
         self._wake.set()
 
-    async def _resign(self, *, stays: bool = False) -> None:
+    async def resign(self, *, stays: bool = False) -> None:
         """Have etcd name this node no more, if it does."""
         me = self._settings.me
         if self.group is not None and self.group.leader == me:
             with suppress(ChangeRefused):
                 await self.metadata.change(lambda group: changes.resign(group, me, stays=stays))
-
-    async def _lead_on(self, leadership: Leadership, group: Group) -> None:
-        """Bring the record in etcd to what the sessions say, and hand over if that is asked for."""
-        me, now = self._settings.me, self._loop.time()
-        if not leadership.commitment.isr.is_settled:
-            # A swap may still be carried out. Once another has changed the record, it cannot.
-            await self.metadata.change(changes.touch)
-        elif lagging := leadership.lagging(group.lag_ms / 1000):
-            if await self.metadata.change(lambda group: changes.remove_from_isr(group, me, lagging)) is not None:
-                logger.warning("replicas lag, and are not in sync any more", nodes=self._named(lagging))
-                for each in lagging:
-                    self._admissions.removed(each, now)
-        elif leaving := next_removal(group, me.node, self.numbers):
-            if await self.metadata.change(lambda group: changes.drop_replica(group, me, *leaving)) is not None:
-                logger.info("a node was removed from the group", node=leaving[0])
-        elif joined := leadership.caught_up(
-            lambda each: self._admissions.allows(each, now) and may_join(group, self.numbers.get(each))
-        ):
-            if await self.metadata.change(lambda group: changes.add_to_isr(group, me, joined)) is not None:
-                logger.info("a replica is in sync", node=joined.node)
-        elif group.transfer_to is not None and leadership.serves and not self.transfers.is_running:
-            self.transfers.begin(group, group.transfer_to)
-
-    def _named(self, directories: frozenset[str]) -> list[int | str]:
-        return sorted((self.numbers.get(each, each) for each in directories), key=str)
 
     async def _beat(self) -> None:
         while True:
@@ -535,28 +474,7 @@ class Node:
             slept_s = self._vigil.slept_s
             self._vigil.tick()
             if self.leadership is not None:
-                self._check_leadership(self.leadership, slept_s)
-
-    def _check_leadership(self, leadership: Leadership, slept_s: float) -> None:
-        """Lead on only where this node can, and may believe that it does."""
-        lease_s = self._settings.lease_s
-        if slept_s:
-            self._step_down(f"it did not run for {slept_s:.1f} s, and another may lead")
-        elif leadership.has_peers and min(leadership.silent_s, self.metadata.silent_s) > lease_s:
-            self._step_down("neither etcd nor another replica has been heard for a lease")
-        elif leadership.age_of(self.journal.flushed + 1) > lease_s:
-            self.give_up("its device does not answer")
-        else:
-            leadership.beat(int(self.metadata.silent_s * 1000))
-            self._judge_clock(leadership.clock_differs_ms)
-
-    def _judge_clock(self, differs_ms: int) -> None:
-        is_trusted = differs_ms <= CLOCK_MAX_MS
-        if self.trusts_clock and not is_trusted:
-            logger.error("this node's clock differs from its followers': nothing expires meanwhile", ms=differs_ms)
-        elif is_trusted and not self.trusts_clock:
-            logger.info("this node's clock agrees with a follower's again", ms=differs_ms)
-        self.trusts_clock = is_trusted
+                self.duties.check(self.leadership, slept_s)
 
     # --- following ---
 
@@ -567,7 +485,7 @@ class Node:
             return None
         return record.peer
 
-    def _follow(self, group: Group) -> None:
+    def follow(self, group: Group) -> None:
         leader = group.leader
         assert leader is not None
         following = self.following
@@ -576,25 +494,19 @@ class Node:
             if following.link is Link.CONNECTING or (following.link is Link.OPEN and not silent):
                 return
         # A node that is refused at once asks again at its leisure.
-        if self._loop.time() - self._followed_at < FOLLOW_PAUSE_S:
+        now = self._loop.time()
+        if now < self._follow_at:
             return
-        self._followed_at = self._loop.time()
+        # One that has just been named may refuse this node because it does not know yet: look again soon.
+        self._follow_at = now + FOLLOW_PAUSE_S
+        self._loop.call_later(FOLLOW_PAUSE_S * 1.1, self._wake.set)
         if following is not None:
             following.close()
         address = self.address_of(leader)
         if address is None:
             return
         settings = self._settings
-        hello = Hello(
-            VERSION,
-            settings.cluster_id,
-            settings.group,
-            settings.me.node,
-            self._me,
-            settings.me.starts,
-            max(self.epoch, group.epoch),
-            tuple(self.journal.ends()),
-        )
+        hello = Hello(self.introduction(), tuple(self.journal.ends()))
         self.following = Following(
             self.network,
             self.journal,
@@ -603,6 +515,7 @@ class Node:
             leader,
             address,
             settings.frame_max_bytes,
+            settings.versions.level,
             self._on_committed,
             self.learn_epoch,
             self._on_lost,

@@ -17,6 +17,8 @@ from headrace.cluster.records import Node, parse_node
 LEASE_SECONDS = 3
 # How often it is kept alive in its time: one lost answer does not end it.
 ROUNDS = 3
+# How often its end is asked for at a stop. Beyond that it ends by itself.
+REVOCATIONS = 3
 
 
 class Presence:
@@ -32,6 +34,8 @@ class Presence:
         self._node = node
         self._lease_seconds = lease_seconds
         self._lease = 0
+        # Whether the key is known to have lived by that lease.
+        self._is_registered = False
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -42,31 +46,36 @@ class Presence:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        if self._lease:
+        if not self._lease:
+            return
+        for _ in range(REVOCATIONS):
             with suppress(EtcdError):
                 await self._etcd.revoke(self._lease)
+                return
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             sent = loop.time()
             try:
-                if not self._lease or not await self._etcd.keep_alive(self._lease):
-                    self._lease = 0
-                    self._lease = await self._register()
+                if not self._is_registered or not await self._etcd.keep_alive(self._lease):
+                    self._is_registered = False
+                    await self._register()
+                    self._is_registered = True
                 self.kept_at = sent
                 self.problem = ""
             except (EtcdError, RecordInvalid) as error:
                 self.problem = str(error)
             await asyncio.sleep(self._lease_seconds / ROUNDS)
 
-    async def _register(self) -> int:
-        """The lease that the key lives by. Raises EtcdError, RecordInvalid."""
+    async def _register(self) -> None:
+        """Make the key. Raises EtcdError, RecordInvalid."""
         while True:
-            lease = await self._etcd.grant(self._lease_seconds)
+            # Known before the key may be there: a stop that comes in between has to end it.
+            lease = self._lease = await self._etcd.grant(self._lease_seconds)
             outcome = await self._etcd.swap(self._key, 0, self._node.encode(), lease=lease)
             if isinstance(outcome, Swapped):
-                return lease
+                return
             if isinstance(outcome, Unknown):
                 raise EtcdUnavailable(outcome.reason)
             await self._etcd.revoke(lease)

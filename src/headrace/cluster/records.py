@@ -20,10 +20,9 @@ from uuid import UUID
 from headrace.addresses import parse_address
 from headrace.cluster.errors import RecordInvalid
 from headrace.cluster.etcd import View
+from headrace.cluster.versions import FEATURE_LEVEL
 
 ROOT = "/headrace"
-FEATURE_LEVEL = 1
-"""The highest that this version knows."""
 
 INT32_MAX = (1 << 31) - 1
 INT64_MAX = (1 << 63) - 1
@@ -145,12 +144,12 @@ class Keys:
 # --- reading ---
 
 
-def parse_cluster(value: bytes, key: str) -> Cluster:
-    """Raises RecordInvalid, also for a feature level that this version does not know."""
+def parse_cluster(value: bytes, key: str, known: int = FEATURE_LEVEL) -> Cluster:
+    """Raises RecordInvalid, also for a feature level above `known`."""
     cluster = _read(value, key, Cluster, {"id": _uuid, "feature_level": _number(1)})
-    if cluster.feature_level > FEATURE_LEVEL:
+    if cluster.feature_level > known:
         raise RecordInvalid(
-            f"the cluster has feature level {cluster.feature_level}, and this version knows {FEATURE_LEVEL} at most. "
+            f"the cluster has feature level {cluster.feature_level}, and this version knows {known} at most. "
             "Use a newer Headrace."
         )
     return cluster
@@ -185,6 +184,14 @@ def parse_group(value: bytes, key: str) -> Group:
     for problem in contradictions(group):
         raise RecordInvalid(f"etcd's record {key} contradicts itself: {problem}")
     return group
+
+
+def parse_group_fields(values: Any) -> Group:
+    """A group's record that another node sends, or a file has. Raises ValueError."""
+    try:
+        return parse_group(json.dumps(values).encode(), "of a node")
+    except RecordInvalid as error:
+        raise ValueError(str(error)) from None
 
 
 def parse_node(value: bytes, key: str) -> Node:

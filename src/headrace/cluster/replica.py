@@ -20,6 +20,7 @@ from headrace.cluster.etcd import Etcd
 from headrace.cluster.handover import Steps
 from headrace.cluster.node import Node, NodeSettings
 from headrace.cluster.records import Node as NodeRecord
+from headrace.cluster.versions import OFFSET_BLOCKS
 from headrace.log.replicated import ReplicatedLog
 from headrace.log.settings import LogSettings
 from headrace.runtime import Runtime
@@ -72,7 +73,9 @@ class Replica:
         )
         self.node.on_removed = self._on_removed
         self.copies = CopyExchange(runtime, settings, self.node, self.log, self._on_broken)
-        self.log.trusts_clock = lambda: self.node.trusts_clock
+        self.log.trusts_clock = lambda: self.node.duties.trusts_clock
+        self.node.on_level = self._on_level
+        self._on_level(settings.feature_level)
 
     async def start(self, host: str, port: int) -> str:
         """Open the data directory, recover what the last stop left, and listen for other nodes; HOST:PORT of that.
@@ -144,6 +147,10 @@ class Replica:
         if self.log.frames.applied >= leadership.begin:
             self.log.lead(leadership.epoch, leadership.append)
             self._change(Role.LEADER)
+
+    def _on_level(self, level: int) -> None:
+        # A node that knows less would take what reserves them for something else.
+        self.log.reserve_offsets = self.log.blocks.reserve if level >= OFFSET_BLOCKS else None
 
     def _on_broken(self, reason: str) -> None:
         logger.error("this replica cannot go on until it is started again", reason=reason)

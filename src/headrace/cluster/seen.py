@@ -20,15 +20,15 @@ class Seen:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._newest: Group | None = None
-        self._saved: Group | None = None
+        self._newest: tuple[Group, int] | None = None
+        self._saved: tuple[Group, int] | None = None
         self._saving: asyncio.Task[None] | None = None
         self._problem = ""
 
-    def note(self, group: Group) -> None:
-        """The record is this."""
-        self._newest = group
-        if self._saving is None and group != self._saved:
+    def note(self, group: Group, level: int) -> None:
+        """The record is this, and the cluster's feature level."""
+        self._newest = group, level
+        if self._saving is None and self._newest != self._saved:
             self._saving = asyncio.get_running_loop().create_task(self._save())
 
     async def stop(self) -> None:
@@ -39,9 +39,11 @@ class Seen:
 
     async def _save(self) -> None:
         try:
-            while (group := self._newest) is not None and group != self._saved:
-                await self._runtime.offload.run(partial(identity.change, self._runtime.disk, seen=group))
-                self._saved = group
+            while (newest := self._newest) is not None and newest != self._saved:
+                group, level = newest
+                change = partial(identity.change, self._runtime.disk, seen=group, feature_level=level)
+                await self._runtime.offload.run(change)
+                self._saved = newest
                 self._problem = ""
         except (OSError, DataDirectoryInvalid) as error:
             # It is tried again with each look at etcd.

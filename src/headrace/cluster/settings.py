@@ -85,6 +85,13 @@ class ClusterSettings(Settings):
         least=65_536,
     )
 
+    replica_feature_level_max: int = setting(
+        0,
+        "The highest feature level that this node admits to, and with it the version of the protocol between nodes: "
+        "it behaves as the version of Headrace that this level came with, to try a rolling upgrade. 0: no limit.",
+        least=0,
+    )
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.cluster:

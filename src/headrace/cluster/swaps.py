@@ -14,17 +14,18 @@ from collections.abc import Callable
 from headrace.cluster.errors import ChangeRefused, EtcdUnavailable, NotInitialized
 from headrace.cluster.etcd import Entry, Etcd, Refused, Swapped, Unknown
 from headrace.cluster.records import Cluster, Group, R, parse_cluster, parse_group
+from headrace.cluster.versions import FEATURE_LEVEL
 
 # An election inside of etcd takes a second or two.
 TRIES = 5
 PAUSE_SECONDS = 0.5
 
 
-def read_cluster(entry: Entry | None, key: str) -> Cluster:
-    """The cluster's record. Raises NotInitialized, RecordInvalid."""
+def read_cluster(entry: Entry | None, key: str, known: int = FEATURE_LEVEL) -> Cluster:
+    """The cluster's record. Raises NotInitialized, RecordInvalid, also for a feature level above `known`."""
     if entry is None:
         raise NotInitialized(f"etcd has no cluster {key.split('/')[-2]!r}. Run headrace cluster init.")
-    return parse_cluster(entry.value, key)
+    return parse_cluster(entry.value, key, known)
 
 
 def read_group(entry: Entry | None, key: str) -> Group:

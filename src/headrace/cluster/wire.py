@@ -3,41 +3,43 @@
     message   length u32 (of what follows), kind u8, body
 
 A follower connects to its leader and opens with a `Hello`; the leader answers `Welcome` or `Refusal`. From then on the
-leader sends frames and heartbeats, and the follower acknowledgements. Opening messages are JSON, because another
-version must be able to read why it is refused; all others are numbers, and frames as they stand in the journal.
+leader sends frames and heartbeats, and the follower acknowledgements. A command opens with an `Inquiry`, and is
+answered a `Report`. Opening messages are JSON, because another version must be able to read why it is refused; all
+others are numbers, and frames as they stand in the journal.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
+from functools import partial
 from struct import Struct
 from typing import Any
 
-from headrace.errors import HeadraceError
+from headrace.cluster import json_messages
+from headrace.cluster.json_messages import PeerProtocolError, Readers, read_fields
+from headrace.cluster.records import Group, parse_group_fields
 from headrace.log.group_frames import Position
 
-VERSION = 1
 LENGTH = Struct(">IB")
 ACKNOWLEDGEMENT = Struct(">Qq")
+# From version 2 on.
+ACKNOWLEDGEMENT_APPLIED = Struct(">QqQ")
 HEARTBEAT = Struct(">QQQQ")
 OPENING_MAX_BYTES = 1 << 20
 # What a client of TLS begins with, read as the first half of a length: far above that of any message.
 TLS_HANDSHAKE = 0x1603
 
-HELLO, WELCOME, REFUSAL, FRAME, ACKNOWLEDGE, BEAT, COPY = range(1, 8)
-
-
-class PeerProtocolError(HeadraceError):
-    """A peer sent what is no message of this protocol."""
+HELLO, WELCOME, REFUSAL, FRAME, ACKNOWLEDGE, BEAT, COPY, INQUIRY, REPORT = range(1, 10)
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
-    """What a follower has."""
+class Caller:
+    """The node that opens a connection."""
 
-    version: int
+    oldest: int
+    """Of the versions of this protocol that it knows."""
+    newest: int
     cluster: str
     group: str
     node: int
@@ -45,6 +47,13 @@ class Hello:
     starts: int
     epoch: int
     """The latest that it knows of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """What a follower has."""
+
+    caller: Caller
     ends: tuple[Position, ...]
     """The last frame of each epoch in its journal."""
 
@@ -55,6 +64,8 @@ class Welcome:
 
     epoch: int
     common_end: int
+    version: int
+    """Of this protocol, that both speak from here on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +100,8 @@ class Acknowledgement:
     flushed: int
     time_ms: int
     """The follower's calendar."""
+    applied: int | None = None
+    """Its partitions have every frame up to this sequence. From version 2 on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +116,50 @@ class Heartbeat:
     time_ms: int
 
 
-Message = Hello | Welcome | Refusal | Frame | Acknowledgement | Heartbeat | Copy
+@dataclass(frozen=True, slots=True)
+class Inquiry:
+    """How is the node, and what does it know of its group? Asked by commands."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerState:
+    """A follower, as its leader sees it."""
+
+    node: int
+    lag_bytes: int
+    """How much of the leader's journal it lacks."""
+    lag_ms: int
+    """For how long it has lacked something."""
+    applied: int | None
+    """The last frame that its partitions have, if it says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The answer to an inquiry."""
+
+    cluster: str
+    feature_level: int
+    group: str
+    node: int
+    directory: str
+    starts: int
+    is_copying: bool
+    """What it has is no whole copy."""
+    leads: bool
+    epoch: int
+    """The latest that it knows of."""
+    end: Position
+    """The last frame that its device has."""
+    committed: int
+    seen: Group
+    """The newest record of the group that it knows."""
+    followers: tuple[FollowerState, ...] = ()
+    """While it leads."""
+
+
+Opening = Hello | Welcome | Refusal | Inquiry | Report
+Message = Opening | Frame | Acknowledgement | Heartbeat | Copy
 
 
 def encode(message: Message) -> bytes:
@@ -114,19 +170,40 @@ def encode(message: Message) -> bytes:
         case Copy():
             return LENGTH.pack(1 + len(message.body), COPY) + message.body
         case Acknowledgement():
-            return LENGTH.pack(1 + ACKNOWLEDGEMENT.size, ACKNOWLEDGE) + ACKNOWLEDGEMENT.pack(
-                message.flushed, message.time_ms
-            )
+            if message.applied is None:
+                body = ACKNOWLEDGEMENT.pack(message.flushed, message.time_ms)
+            else:
+                body = ACKNOWLEDGEMENT_APPLIED.pack(message.flushed, message.time_ms, message.applied)
+            return LENGTH.pack(1 + len(body), ACKNOWLEDGE) + body
         case Heartbeat():
             body = HEARTBEAT.pack(message.committed, message.etcd_ms, message.flush_ms, message.time_ms)
             return LENGTH.pack(1 + len(body), BEAT) + body
-        case Hello() | Welcome() | Refusal():
-            body = json.dumps(asdict(message), separators=(",", ":")).encode()
+        case _:
+            body = json_messages.write(message)
             return LENGTH.pack(1 + len(body), _KINDS[type(message)]) + body
 
 
-_KINDS: dict[type, int] = {Hello: HELLO, Welcome: WELCOME, Refusal: REFUSAL}
-_OPENINGS: dict[int, type[Hello | Welcome | Refusal]] = {HELLO: Hello, WELCOME: Welcome, REFUSAL: Refusal}
+def _position(value: Any) -> Position:
+    epoch, sequence = value
+    return Position(int(epoch), int(sequence))
+
+
+def _positions(value: Any) -> tuple[Position, ...]:
+    return tuple(map(_position, value))
+
+
+def _followers(value: Any) -> tuple[FollowerState, ...]:
+    return tuple(read_fields(FollowerState, each, {}) for each in value)
+
+
+_OPENINGS: dict[int, tuple[type[Opening], Readers]] = {
+    HELLO: (Hello, {"caller": partial(read_fields, Caller, readers={}), "ends": _positions}),
+    WELCOME: (Welcome, {}),
+    REFUSAL: (Refusal, {}),
+    INQUIRY: (Inquiry, {}),
+    REPORT: (Report, {"end": _position, "seen": parse_group_fields, "followers": _followers}),
+}
+_KINDS: dict[type, int] = {kind: number for number, (kind, _) in _OPENINGS.items()}
 
 
 class Decoder:
@@ -169,23 +246,11 @@ def _decode(kind: int, body: bytes) -> Message:
         return Copy(body)
     if kind == ACKNOWLEDGE and len(body) == ACKNOWLEDGEMENT.size:
         return Acknowledgement(*ACKNOWLEDGEMENT.unpack(body))
+    if kind == ACKNOWLEDGE and len(body) == ACKNOWLEDGEMENT_APPLIED.size:
+        return Acknowledgement(*ACKNOWLEDGEMENT_APPLIED.unpack(body))
     if kind == BEAT and len(body) == HEARTBEAT.size:
         return Heartbeat(*HEARTBEAT.unpack(body))
-    opening = _OPENINGS.get(kind)
-    if opening is None:
+    if kind not in _OPENINGS:
         raise PeerProtocolError(f"a peer sent a message of unknown kind {kind} ({len(body)} bytes)")
-    try:
-        return _opening(opening, json.loads(body))
-    except (ValueError, TypeError, KeyError) as error:
-        raise PeerProtocolError(f"a peer sent a {opening.__name__} that cannot be read: {error}") from error
-
-
-def _opening(opening: type[Hello | Welcome | Refusal], values: dict[str, Any]) -> Message:
-    # A later version may say more.
-    known = {each.name: values[each.name] for each in fields(opening)}
-    if opening is Hello:
-        known["ends"] = tuple(Position(int(epoch), int(last)) for epoch, last in known["ends"])
-    for each in fields(opening):
-        if each.type in ("int", "str") and type(known[each.name]).__name__ != each.type:
-            raise TypeError(f"{each.name} is {known[each.name]!r}, not {each.type}")
-    return opening(**known)
+    opening, readers = _OPENINGS[kind]
+    return json_messages.read(opening, body, readers)

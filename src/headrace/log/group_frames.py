@@ -18,7 +18,8 @@ from crc32c import crc32c
 from headrace.errors import CorruptLog
 
 MAGIC = 0x48524A32  # "HRJ2"
-VERSION = 1
+# The feature level of the cluster when it was written: what its entries may mean.
+NEWEST_VERSION = 2
 HEADER = Struct(">IIBBHIIQIQQII")
 CHECKED = Struct(">BBHIIQIQQII")
 HEADER_BYTES = HEADER.size
@@ -71,10 +72,10 @@ def group_number(name: str) -> int:
     return crc32c(name.encode())
 
 
-def build(frame: GroupFrame, payload: bytes) -> bytes:
+def build(frame: GroupFrame, payload: bytes, version: int = NEWEST_VERSION) -> bytes:
     """The bytes of a frame."""
     flags, group, epoch, sequence, previous_epoch, time_ms, committed, entries, length = frame
-    fields = VERSION, flags, 0, group, epoch, sequence, previous_epoch, time_ms, committed, entries, length
+    fields = version, flags, 0, group, epoch, sequence, previous_epoch, time_ms, committed, entries, length
     crc = crc32c(payload, crc32c(CHECKED.pack(*fields)))
     return HEADER.pack(MAGIC, crc, *fields) + payload
 
@@ -84,9 +85,14 @@ def header_of(data: bytes | memoryview, at: int = 0) -> GroupFrame | None:
     if len(data) - at < HEADER_BYTES:
         return None
     magic, _, version, flags, _, *fields = HEADER.unpack_from(data, at)
-    if magic != MAGIC or version != VERSION:
+    if magic != MAGIC or not 1 <= version <= NEWEST_VERSION:
         return None
     return GroupFrame(flags, *fields)
+
+
+def version_of(data: bytes) -> int:
+    """The version of a whole frame."""
+    return data[CRC_END]
 
 
 def is_whole(data: bytes | memoryview, frame: GroupFrame, at: int = 0) -> bool:

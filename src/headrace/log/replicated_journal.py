@@ -23,6 +23,7 @@ from headrace.errors import CorruptLog
 from headrace.log.group_frames import (
     BEGIN,
     HEADER_BYTES,
+    NEWEST_VERSION,
     NOTHING,
     GroupFrame,
     Position,
@@ -110,6 +111,8 @@ class ReplicatedJournal:
         # The last sequence of the write under way, and what waits for its end.
         self._flying = 0
         self._flying_since = 0.0
+        self.frame_version = NEWEST_VERSION
+        """Of frames that this node appends: the feature level of its cluster."""
         self.truncations = 0
         """How often frames were cut off."""
         self._idle: list[asyncio.Future[None]] = []
@@ -240,7 +243,7 @@ class ReplicatedJournal:
         frame = GroupFrame(
             flags, self._group, epoch, sequence, self.last.epoch, now, self.committed, entries, len(payload)
         )
-        data = build(frame, payload)
+        data = build(frame, payload, self.frame_version)
         self._store(frame, data)
         return data
 

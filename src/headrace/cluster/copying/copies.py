@@ -10,7 +10,8 @@ from headrace.cluster.connection import PeerConnection
 from headrace.cluster.copying.messages import Ask, decode
 from headrace.cluster.copying.rate import RateLimit
 from headrace.cluster.copying.sender import CopyProgress, CopySender
-from headrace.cluster.wire import Copy, PeerProtocolError, Refusal
+from headrace.cluster.json_messages import PeerProtocolError
+from headrace.cluster.wire import Copy, Refusal
 from headrace.log.replicated import ReplicatedLog
 
 logger = structlog.get_logger("headrace.cluster")
@@ -50,14 +51,16 @@ class Copies:
         if (refusal := self._refusal(ask, connection)) is not None:
             connection.close(refusal)
             return
-        old = self._senders.pop(ask.directory, None)
+        old = self._senders.pop(ask.caller.directory, None)
         if old is not None:
             old.close("another copy to the same node has begun")
-        self._senders[ask.directory] = CopySender(self._log, self._limit, self._rate, connection, ask, self._on_end)
+        self._senders[ask.caller.directory] = CopySender(
+            self._log, self._limit, self._rate, connection, ask, self._on_end
+        )
 
     def _on_end(self, sender: CopySender) -> None:
-        if self._senders.get(sender.ask.directory) is sender:
-            del self._senders[sender.ask.directory]
+        if self._senders.get(sender.ask.caller.directory) is sender:
+            del self._senders[sender.ask.caller.directory]
 
     def close(self, reason: str) -> None:
         """End them all: this node does not lead any more."""

@@ -20,7 +20,7 @@ from headrace.cluster.copying.copies import Copies
 from headrace.cluster.copying.messages import Ask
 from headrace.cluster.copying.receiver import ReceiverProgress
 from headrace.cluster.node import Node, NodeSettings
-from headrace.cluster.wire import VERSION, Refusal
+from headrace.cluster.wire import Refusal
 from headrace.errors import DataDirectoryInvalid, HeadraceError
 from headrace.log.replicated import ReplicatedLog
 from headrace.runtime import Runtime
@@ -54,7 +54,7 @@ class CopyExchange:
         self.must_copy = False
         """Whether the replica has only to be started again, to copy."""
         self._tasks: set[asyncio.Task[None]] = set()
-        node.serve_copy = self.given.open
+        node.reception.serve_copy = self.given.open
         node.on_must_copy = self._must_copy
 
     async def open(self) -> None:
@@ -126,18 +126,14 @@ class CopyExchange:
         logger.info("the copy is whole", sequence=self._log.frames.applied, topics=len(self._log.topics))
 
     def _find_leader(self) -> tuple[tuple[str, int], Ask] | None:
-        group, settings = self._node.group, self._settings
+        group = self._node.group
         if group is None or group.leader is None:
             return None
         address = self._node.address_of(group.leader)
-        if address is None:
-            return None
-        me = settings.me
-        ask = Ask(VERSION, settings.cluster_id, settings.group, me.node, me.directory_id, me.starts, self._node.epoch)
-        return address, ask
+        return None if address is None else (address, Ask(self._node.introduction()))
 
     def _refusal(self, ask: Ask, connection: PeerConnection) -> Refusal | None:
-        refusal = self._node.refusal(ask, connection)
+        refusal = self._node.reception.refusal(ask.caller, connection)
         if refusal is None and self._node.leadership is None:
             refusal = "this node does not lead its group"
         return None if refusal is None else Refusal(refusal, self._node.epoch)

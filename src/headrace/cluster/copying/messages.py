@@ -10,11 +10,13 @@ rest is in its journal; if it is not, another round follows, which finds most fi
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from headrace.cluster.wire import PeerProtocolError
+from headrace.cluster import json_messages
+from headrace.cluster.json_messages import PeerProtocolError, Readers, read_fields
+from headrace.cluster.wire import Caller
 from headrace.log.copy.parts import CopiedFile, CopiedPartition, CopyHead
 from headrace.log.copy.target import WantedFile
 
@@ -23,13 +25,7 @@ from headrace.log.copy.target import WantedFile
 class Ask:
     """The follower asks for a copy."""
 
-    version: int
-    cluster: str
-    group: str
-    node: int
-    directory: str
-    starts: int
-    epoch: int
+    caller: Caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +108,7 @@ def encode(message: CopyMessage) -> bytes:
     """A message as it travels."""
     if isinstance(message, Data):
         return bytes([_DATA]) + message.data
-    return bytes([_KINDS.index(type(message))]) + json.dumps(asdict(message), separators=(",", ":")).encode()
+    return bytes([_KINDS.index(type(message))]) + json_messages.write(message)
 
 
 def decode(body: bytes) -> CopyMessage:
@@ -122,29 +118,39 @@ def decode(body: bytes) -> CopyMessage:
     if body[0] == _DATA:
         return Data(body[1:])
     kind = _KINDS[body[0]]
-    try:
-        values = json.loads(body[1:])
-        return kind(**{each.name: _read(kind, each.name, values[each.name]) for each in fields(kind)})
-    except (ValueError, TypeError, KeyError) as error:
-        raise PeerProtocolError(f"a peer sent a {kind.__name__} that cannot be read: {error}") from error
+    return json_messages.read(kind, body[1:], _READERS.get(kind, {}))
 
 
-def _read(kind: type[CopyMessage], name: str, value: Any) -> Any:
-    if kind is Round and name == "head":
-        history = tuple((int(epoch), int(first)) for epoch, first in value["history"])
-        return CopyHead(value["sequence"], history, value["counters"], tuple(value["topics"]))
-    if kind is Part:
-        found = dict(value)
-        found["epochs"] = tuple((int(epoch), int(offset)) for epoch, offset in value["epochs"])
-        found["files"] = tuple(CopiedFile(**each) for each in value["files"])
-        found["aborted"] = tuple((int(base), tuple(map(int, entry))) for base, entry in value["aborted"])
-        if not all(_is_name(each.name) for each in found["files"]):
-            raise ValueError("a file has a name that none of a partition has")
-        return CopiedPartition(**found)
-    if kind is Want:
-        return tuple(WantedFile(**each) for each in value)
-    return value
+def _pairs(value: Any) -> tuple[tuple[int, int], ...]:
+    return tuple((int(first), int(second)) for first, second in value)
+
+
+def _files(value: Any) -> tuple[CopiedFile, ...]:
+    found = tuple(read_fields(CopiedFile, each, {}) for each in value)
+    if not all(_is_name(each.name) for each in found):
+        raise ValueError("a file has a name that none of a partition has")
+    return found
+
+
+def _aborted(value: Any) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    return tuple((int(base), tuple(map(int, entry))) for base, entry in value)
+
+
+def _wanted(value: Any) -> tuple[WantedFile, ...]:
+    return tuple(read_fields(WantedFile, each, {}) for each in value)
 
 
 def _is_name(name: str) -> bool:
     return name[:20].isdigit() and name[20:] in (".log", ".index", ".timeindex", ".snapshot")
+
+
+_READERS: dict[type[CopyMessage], Readers] = {
+    Ask: {"caller": partial(read_fields, Caller, readers={})},
+    Round: {"head": partial(read_fields, CopyHead, readers={"history": _pairs, "topics": tuple})},
+    Part: {
+        "partition": partial(
+            read_fields, CopiedPartition, readers={"epochs": _pairs, "files": _files, "aborted": _aborted}
+        )
+    },
+    Want: {"files": _wanted},
+}

@@ -28,8 +28,9 @@ from headrace.cluster.copying.messages import (
     decode,
     encode,
 )
+from headrace.cluster.json_messages import PeerProtocolError
 from headrace.cluster.peer_network import PeerNetwork
-from headrace.cluster.wire import Copy, Message, PeerProtocolError, Refusal
+from headrace.cluster.wire import Copy, Message, Refusal
 from headrace.errors import HeadraceError
 from headrace.log.copy.parts import CopiedPartition
 from headrace.log.copy.source import CopyFailed

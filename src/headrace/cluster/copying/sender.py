@@ -34,7 +34,8 @@ from headrace.cluster.copying.messages import (
     encode,
 )
 from headrace.cluster.copying.rate import RateLimit
-from headrace.cluster.wire import Copy, Message, PeerProtocolError, Refusal
+from headrace.cluster.json_messages import PeerProtocolError
+from headrace.cluster.wire import Copy, Message, Refusal
 from headrace.errors import CorruptLog, HeadraceError
 from headrace.log.copy.parts import CopiedFile, CopiedPartition, digest_cost, digest_of
 from headrace.log.copy.source import CopySource
@@ -92,7 +93,7 @@ class CopySender:
         self._loop = asyncio.get_running_loop()
         self._began_at = self._loop.time()
         self._under_way = 0
-        self.progress = CopyProgress(ask.node)
+        self.progress = CopyProgress(ask.caller.node)
         connection.listener = self
         self._task = self._loop.create_task(self._run())
         self._beating = self._loop.create_task(beat(connection, self.close))
@@ -108,7 +109,7 @@ class CopySender:
             if not isinstance(answer, Alive):
                 self._answers.put_nowait(answer)
         except PeerProtocolError as error:
-            logger.warning("a copy ends", follower=self.ask.node, error=str(error))
+            logger.warning("a copy ends", follower=self.ask.caller.node, error=str(error))
             self.close()
 
     def on_closed(self, connection: PeerConnection) -> None:
@@ -134,7 +135,7 @@ class CopySender:
             while not await self._send_round(number):
                 number += 1
         except (OSError, CorruptLog, HeadraceError) as error:
-            logger.warning("a copy to a follower ends", follower=self.ask.node, error=str(error))
+            logger.warning("a copy to a follower ends", follower=self.ask.caller.node, error=str(error))
             self._connection.close(Refusal(f"the copy ends: {error}", 0))
         finally:
             self._beating.cancel()
@@ -148,7 +149,7 @@ class CopySender:
             progress = self.progress
             progress.round, progress.done, progress.size = number, 0, await source.size()
             logger.info(
-                "copies to a follower", follower=self.ask.node, round=number, sequence=head.sequence,
+                "copies to a follower", follower=self.ask.caller.node, round=number, sequence=head.sequence,
                 bytes=progress.size,
             )  # fmt: skip
             self._send(Round(number, head, progress.size, self._rate))
