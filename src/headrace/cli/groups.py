@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
 from headrace.cli.connect import connects
 from headrace.cli.offsets import offsets_at, partitions_of, require_inactive
-from headrace.cli.options import DryRun, Json
-from headrace.cli.output import print_json, show
+from headrace.cli.options import DryRun, Json, Yes
+from headrace.cli.output import confirm, print_json, show
+from headrace.cli.over_http import Api, over_http
 from headrace.cli.positions import HELP, parse_position
 from headrace.client import LATEST, Client
 from headrace.client.admin import CONSUMER, GroupDescription
@@ -131,3 +133,18 @@ async def reset(
     if not dry_run:
         await admin.commit(name, target)
     show(rows, as_json, list(rows[0]))
+
+
+@app.command()
+@over_http
+def delete(
+    api: Api,
+    name: Name,
+    topic: Annotated[str, typer.Option(help="Delete only the positions in this topic.")] = "",
+    yes: Yes = False,
+) -> None:
+    """Deletes a group that has no members, with its positions."""
+    if not yes:
+        confirm(f"Delete the group {name}?" if not topic else f"Delete the positions of {name} in {topic}?")
+    path = f"/v1/groups/{quote(name, safe='')}" + (f"/topics/{quote(topic, safe='')}" if topic else "")
+    api.print_answer(api.ask("DELETE", path))

@@ -21,3 +21,17 @@ def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
         return frozenset(reader.string() for _ in range(reader.count()))
     except UnreadableRecord:
         return None
+
+
+def assigned_partitions(assignment: bytes) -> list[tuple[str, int]]:
+    """The partitions in a consumer's assignment; none where it is not that format."""
+    reader = Reader(assignment)
+    found: list[tuple[str, int]] = []
+    try:
+        if reader.int16() >= 0:
+            for _ in range(reader.count()):
+                topic = reader.string()
+                found += [(topic, reader.int32()) for _ in range(reader.count())]
+    except UnreadableRecord:
+        return []
+    return found

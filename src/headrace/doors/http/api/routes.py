@@ -18,6 +18,7 @@ from headrace.doors.http.api.handlers import (
     browse,
     cluster,
     figures,
+    groups,
     half,
     publish,
     queues,
@@ -42,7 +43,7 @@ DOCUMENT = "/openapi.json"
 MODULES = (
     *(publish, browse, search),
     *(topics, topic_settings),
-    *(queues, redrive, timers, half),
+    *(groups, queues, redrive, timers, half),
     *(quotas, figures, cluster),
 )
 ENDPOINTS = tuple(endpoints_of(*MODULES))

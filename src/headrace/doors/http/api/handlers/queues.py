@@ -177,9 +177,9 @@ async def create_queue(broker: Broker, request: Request, names: Names) -> Answer
         raise HttpError(
             409, "QueueExists", f"there is a queue {name!r} of the topic {topic.name!r} already; PATCH changes it"
         )
-    queue = await broker.queues.ensure(topic, name, start, start_ms=start_ms)
+    queue = await broker.queues.ensure(topic, name, start, start_ms=start_ms, session=request.session)
     if settings:
-        await broker.queues.configure(queue, settings)
+        await broker.queues.configure(queue, settings, request.session)
     return json_response(await describe(queue), 201)
 
 
@@ -198,7 +198,7 @@ async def change_queue(broker: Broker, request: Request, names: Names) -> Answer
     settings = fields.object("settings")
     fields.end()
     queue = await open_queue(broker, names)
-    await broker.queues.configure(queue, settings)
+    await broker.queues.configure(queue, settings, request.session)
     return await describe(queue)
 
 
@@ -212,7 +212,7 @@ async def change_queue(broker: Broker, request: Request, names: Names) -> Answer
     command="queue delete TOPIC QUEUE",
 )
 async def delete_queue(broker: Broker, request: Request, names: Names) -> Answer:
-    await broker.queues.delete(names["topic"], names["queue"])
+    await broker.queues.delete(names["topic"], names["queue"], request.session)
     return {"topic": names["topic"], "queue": names["queue"], "deleted": True}
 
 
@@ -226,7 +226,7 @@ async def delete_queue(broker: Broker, request: Request, names: Names) -> Answer
     command="queue pause TOPIC QUEUE",
 )
 async def pause_queue(broker: Broker, request: Request, names: Names) -> Answer:
-    return await _pause(broker, names, True)
+    return await _pause(broker, request, names, True)
 
 
 @Operation(
@@ -239,12 +239,12 @@ async def pause_queue(broker: Broker, request: Request, names: Names) -> Answer:
     command="queue unpause TOPIC QUEUE",
 )
 async def unpause_queue(broker: Broker, request: Request, names: Names) -> Answer:
-    return await _pause(broker, names, False)
+    return await _pause(broker, request, names, False)
 
 
-async def _pause(broker: Broker, names: Names, pause: bool) -> Answer:
+async def _pause(broker: Broker, request: Request, names: Names, pause: bool) -> Answer:
     queue = await open_queue(broker, names)
-    await broker.queues.pause(queue, pause)
+    await broker.queues.pause(queue, pause, request.session)
     return await describe(queue)
 
 
@@ -259,7 +259,7 @@ async def _pause(broker: Broker, names: Names, pause: bool) -> Answer:
 )
 async def empty_queue(broker: Broker, request: Request, names: Names) -> Answer:
     queue = await open_queue(broker, names)
-    await broker.queues.empty(queue)
+    await broker.queues.empty(queue, request.session)
     return await describe(queue)
 
 

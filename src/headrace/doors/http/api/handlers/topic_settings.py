@@ -101,7 +101,7 @@ async def change_topic_settings(broker: Broker, request: Request, names: Names) 
     before = topic.config
     after = broker.topics.check_config(topic.name, change)
     if not dry_run:
-        after = dict((await broker.topics.alter_config(topic.name, change)).config)
+        after = dict((await broker.topics.alter_config(topic.name, change, request.session)).config)
     old, new = _values(broker, before), _values(broker, after)
     return {
         "changed": [

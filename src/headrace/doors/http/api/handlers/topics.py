@@ -250,7 +250,7 @@ async def create_topic(broker: Broker, request: Request, names: Names) -> Answer
     partitions, settings = _new_topic(request)
     name = names["topic"]
     broker.security.check_create(request.session, name)
-    topic = await broker.topics.create(name, partitions, settings)
+    topic = await broker.topics.create(name, partitions, settings, session=request.session)
     return await describe(broker, request, topic, 201)
 
 
@@ -328,7 +328,7 @@ def texts_of(settings: Mapping[str, Any]) -> dict[str, str]:
     command="topic delete TOPIC",
 )
 async def delete_topic(broker: Broker, request: Request, names: Names) -> Answer:
-    await broker.topics.delete(names["topic"])
+    await broker.topics.delete(names["topic"], session=request.session)
     return {"topic": names["topic"], "deleted": True}
 
 
@@ -350,7 +350,7 @@ async def grow_topic(broker: Broker, request: Request, names: Names) -> Answer:
     name = names["topic"]
     before = len(broker.topics.check_growth(name, count).partitions)
     if not dry_run:
-        await broker.topics.grow(name, count)
+        await broker.topics.grow(name, count, request.session)
     return {"topic": name, "partitions_before": before, "partitions": count, "dry_run": dry_run}
 
 
@@ -405,6 +405,9 @@ async def delete_records(broker: Broker, request: Request, names: Names) -> Answ
     shown = []
     for index, offset in wanted.items():
         shown.append(await _trim(topic.partitions[index], offset, until, dry_run))
+    if not dry_run:
+        gone = sum(each["deleted"] for each in shown)
+        broker.audit.record_topic(request.session, "trim", topic.name, f"{gone} records deleted")
     return {"partitions": shown, "dry_run": dry_run}
 
 
