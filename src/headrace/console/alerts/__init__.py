@@ -1,0 +1,1 @@
+"""Alerts: rules over figures, what is firing, and who is told."""

@@ -1,0 +1,184 @@
+"""The figures of a broker as they stand, kept up by the deltas of `GET /v1/figures`.
+
+Counters become rates here: by the broker's own clock, between two samples. A counter that fell belongs to a broker that
+was started again, and has no rate in that sample.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from headrace.console.client.models import FigurePage
+
+Key = tuple[str, ...]
+Value = int | float | str | bool | None | list[int]
+Row = Mapping[str, Value]
+
+KEYS: Mapping[str, tuple[str, ...]] = {
+    "node": (),
+    "doors": ("door",),
+    "apis": ("door", "api"),
+    "topics": ("topic",),
+    "queues": ("topic", "queue"),
+    "groups": ("group", "topic"),
+}
+COUNTERS: Mapping[str, frozenset[str]] = {
+    "node": frozenset(("cpu_seconds", "messages_in", "bytes_in", "bytes_out", "requests", "errors")),
+    "doors": frozenset(("accepted", "refused", "unread", "handshakes_failed", "requests", "errors")),
+    "apis": frozenset(("requests", "errors", "seconds")),
+    "topics": frozenset(
+        ("messages_in", "bytes_in", "bytes_out", "batches_in", "rejected", "dropped", "passed_by", "duplicates")
+    ),
+    "queues": frozenset(("delivered", "finished", "requeued", "timed_out", "dead", "lost", "poisoned")),
+    "groups": frozenset(("committed",)),
+}
+# The figure of each kind that lists draw beside a name.
+SPARK: Mapping[str, str] = {
+    "topics": "messages_in_rate",
+    "queues": "ready",
+    "groups": "lag",
+    "node": "messages_in_rate",
+}
+SPARK_POINTS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A row that a sample brought."""
+
+    kind: str
+    key: Key
+    figures: Mapping[str, float]
+    """Those that are numbers, with the rates of counters as NAME_rate."""
+
+
+class FigureTable:
+    """All rows of one broker."""
+
+    def __init__(self) -> None:
+        self.version = ""
+        self.at_ms = 0
+        self._rows: dict[str, dict[Key, dict[str, Value]]] = {kind: {} for kind in KEYS}
+        self._moving: set[tuple[str, Key]] = set()
+        """Rows with a rate that is not 0: it is, once a sample has no news of them."""
+        self._sparks: dict[tuple[str, Key], deque[float]] = {}
+
+    def take(self, pages: list[FigurePage]) -> list[Change]:
+        """Take the pages of one sample; the rows that changed."""
+        if not pages:
+            return []
+        before_ms, at_ms = self.at_ms, pages[-1].at_ms
+        seconds = max((at_ms - before_ms) / 1000, 0.0) if before_ms else 0.0
+        if any(page.full for page in pages):
+            # Another start of the broker, or long ago: what was counted before says nothing of a rate.
+            seconds = 0.0
+        changed: dict[tuple[str, Key], None] = {}
+        for page in pages:
+            for kind, rows in page.rows.items():
+                if kind in KEYS:
+                    names = page.fields.get(kind, [])
+                    for row in rows:
+                        changed[self._put(kind, dict(zip(names, row, strict=False)), seconds)] = None
+            for kind, keys in page.gone.items():
+                for gone in keys:
+                    self._drop(kind, tuple(map(str, gone)))
+        if any(page.full for page in pages):
+            for kind, key in {(kind, key) for kind, known in self._rows.items() for key in known} - set(changed):
+                self._drop(kind, key)
+        self._settle(changed)
+        self.version, self.at_ms = pages[-1].version, at_ms
+        self._draw()
+        return [Change(kind, key, numbers(self._rows[kind][key])) for kind, key in changed if key in self._rows[kind]]
+
+    def _put(self, kind: str, row: dict[str, Value], seconds: float) -> tuple[str, Key]:
+        key = tuple(str(row.get(name, "")) for name in KEYS[kind])
+        before = self._rows[kind].get(key)
+        for name in COUNTERS[kind]:
+            now, was = row.get(name), before.get(name) if before else None
+            rate = 0.0
+            if isinstance(now, int | float) and isinstance(was, int | float) and seconds > 0 and now >= was:
+                rate = (now - was) / seconds
+            row[f"{name}_rate"] = rate
+        self._rows[kind][key] = row
+        return kind, key
+
+    def _settle(self, changed: dict[tuple[str, Key], None]) -> None:
+        """What moved in the last sample and not in this one stands still now."""
+        for kind, key in self._moving - set(changed):
+            row = self._rows[kind].get(key)
+            if row is not None:
+                row.update((f"{name}_rate", 0.0) for name in COUNTERS[kind])
+                changed[kind, key] = None
+        self._moving = {
+            (kind, key)
+            for kind, key in changed
+            if any(self._rows[kind].get(key, {}).get(f"{n}_rate") for n in COUNTERS[kind])
+        }
+
+    def _drop(self, kind: str, key: Key) -> None:
+        rows = self._rows.get(kind, {})
+        rows.pop(key, None)
+        self._sparks.pop((kind, key), None)
+
+    def _draw(self) -> None:
+        for kind, name in SPARK.items():
+            for key, row in self._rows[kind].items():
+                value = row.get(name)
+                points = self._sparks.get((kind, key))
+                if points is None:
+                    if not value:
+                        continue
+                    points = self._sparks[kind, key] = deque([0.0], maxlen=SPARK_POINTS)
+                points.append(float(value) if isinstance(value, int | float) else 0.0)
+                if len(points) == SPARK_POINTS and not any(points):
+                    del self._sparks[kind, key]
+
+    def rows(self, kind: str) -> Mapping[Key, Row]:
+        return self._rows[kind]
+
+    def row(self, kind: str, *key: str) -> Row:
+        """The figures of one thing; nothing where it is not known."""
+        return self._rows[kind].get(key, {})
+
+    @property
+    def node(self) -> Row:
+        return next(iter(self._rows["node"].values()), {})
+
+    def spark(self, kind: str, *key: str) -> list[float]:
+        """The last minutes of the kind's main figure."""
+        return list(self._sparks.get((kind, key), ()))
+
+    def total(self, kind: str, name: str) -> float:
+        return sum(each for each in self._each(kind, name))
+
+    def _each(self, kind: str, name: str) -> Iterator[float]:
+        for row in self._rows[kind].values():
+            value = row.get(name)
+            if isinstance(value, int | float):
+                yield value
+
+    def group(self, name: str) -> list[Row]:
+        """The rows of a consumer group, one for each topic."""
+        return [row for key, row in self._rows["groups"].items() if key[0] == name]
+
+
+def numbers(row: Row) -> dict[str, float]:
+    """The figures of a row that can be drawn."""
+    return {
+        name: float(value)
+        for name, value in row.items()
+        if isinstance(value, int | float) and not isinstance(value, str)
+    }
+
+
+def number(row: Row, name: str) -> float:
+    """A figure of a row; 0 where it has none."""
+    value = row.get(name)
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def optional(row: Row, name: str) -> float | None:
+    value = row.get(name)
+    return float(value) if isinstance(value, int | float) else None

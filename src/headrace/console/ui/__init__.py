@@ -1,0 +1,1 @@
+"""Parts that pages are made of: text, tables, charts, dialogs, and the frame around them."""
