@@ -1,9 +1,11 @@
-"""Renew the tables that come from the code, in configuration.md, kafka.md, rest-api.md and rocketmq.md: `make docs`."""
+"""Renew the tables that come from the code, in configuration.md, console.md, kafka.md, rest-api.md and
+rocketmq.md: `make docs`."""
 
 from pathlib import Path
 
 from rocketmq_requests import requests_table, rpcs_table
 
+from headrace.cli.console import settings_table as console_settings
 from headrace.config import settings_table
 from headrace.doors.http.api.openapi import table
 from headrace.doors.http.api.routes import ENDPOINTS
@@ -20,6 +22,7 @@ def renew(page: str, name: str, table: str) -> None:
 
 
 renew("configuration.md", "settings", settings_table())
+renew("console.md", "settings", console_settings())
 renew("kafka.md", "versions", versions_table())
 renew("rest-api.md", "routes", table(ENDPOINTS))
 renew("rocketmq.md", "requests", requests_table())

@@ -62,12 +62,7 @@ def test_text_becomes_the_type_of_the_field():
             "--amqp: '127.0.0.1:5672' cannot be opened: this version has no AMQP door",
         ),
         ({"amqp": "5672"}, {}, {}, "--amqp: '5672' is not HOST:PORT"),
-        (
-            {},
-            {"HEADRACE_CONSOLE": ":9090"},
-            {},
-            "HEADRACE_CONSOLE: ':9090' cannot be opened: this version has no console",
-        ),
+        ({}, {"HEADRACE_CONSOLE": "9090"}, {}, "HEADRACE_CONSOLE: '9090' is not HOST:PORT"),
         ({"group_min_session_timeout_ms": "9000000"}, {}, {}, "is above group_max_session_timeout_ms"),
     ],
 )

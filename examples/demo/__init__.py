@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import threading
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,6 +36,9 @@ def command(
     ] = Path("demo"),
     scale: Annotated[float, typer.Option(min=0.001, max=100, help="How much: 1 is about a minute.")] = 1.0,
     durability: Annotated[str, typer.Option(help="sync, async or memory.")] = "sync",
+    console: Annotated[
+        bool, typer.Option("--console", help="Open the console beside the broker, and keep both until Ctrl-C.")
+    ] = False,
 ) -> None:
     """Runs a broker and four scenarios through it, and checks every number: about a minute."""
     names = [each.strip() for each in only.split(",") if each.strip()] or list(SCENARIOS)
@@ -43,7 +48,7 @@ def command(
         import headrace.sdk  # noqa: F401
     except ImportError as error:
         raise HeadraceError(f"the demo needs the framework: pip install 'headrace[sdk]' ({error})") from None
-    demo(names, prepare(to), scale, durability)
+    demo(names, prepare(to), scale, durability, shown=console)
 
 
 def prepare(folder: Path) -> Path:
@@ -57,10 +62,10 @@ def prepare(folder: Path) -> Path:
     return folder
 
 
-def demo(names: list[str], folder: Path, scale: float, durability: str) -> None:
+def demo(names: list[str], folder: Path, scale: float, durability: str, *, shown: bool = False) -> None:
     """Play them; raises HeadraceError if any number is not what it must be."""
     from examples.demo import lines, push, questions, report, tickets
-    from examples.demo.stage import Stage, broker
+    from examples.demo.stage import CONSOLE, Stage, broker
     from headrace.logs import log_like_a_server
 
     plays: dict[str, Callable[[Stage], Coroutine[Any, Any, report.Report]]] = {
@@ -77,7 +82,9 @@ def demo(names: list[str], folder: Path, scale: float, durability: str) -> None:
     missing = lines.missing() if "logs" in names else ""
     if missing:
         names = [each for each in names if each != "logs"]
-    with broker(console, folder / "data", durability) as doors:
+    with broker(console, folder / "data", durability, shown=shown) as doors:
+        if shown:
+            console.print(f"The console: http://{doors['console']}", highlight=False)
         url = f"headrace://{doors['kafka']}?nsq={doors['nsq']}&http={doors['http']}"
         stage = Stage(console, url, doors["kafka"], doors["http"], folder, scale)
         for number, name in enumerate(names, 1):
@@ -86,11 +93,18 @@ def demo(names: list[str], folder: Path, scale: float, durability: str) -> None:
             played = asyncio.run(plays[name](stage))
             played.seconds = time.perf_counter() - began
             reports.append(played)
-    report.show(console, reports)
+        if shown:
+            report.show(console, reports)
+            console.print(f"[bold]Look at it: http://{doors['console']}[/bold]. Ctrl-C ends it.", highlight=False)
+            with suppress(KeyboardInterrupt):
+                threading.Event().wait()
+    if not shown:
+        report.show(console, reports)
     if missing:
         console.print(f"[yellow]Service logs were left out: {missing}.[/yellow]")
     (folder / "report.json").write_text(json.dumps(report.as_json(reports), indent=2) + "\n")
-    console.print(f"Look again: headrace serve --data {folder / 'data'}, and then")
+    look = f"headrace serve --data {folder / 'data'} --console {CONSOLE}"
+    console.print(f"Look again: {look}, then open http://{CONSOLE} or", highlight=False)
     for each in reports:
         for place in each.look:
             console.print(f"  {place}", highlight=False)

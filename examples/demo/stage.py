@@ -20,6 +20,7 @@ from headrace.errors import HeadraceError
 READY_SECONDS = 30.0
 # A scenario in which nothing moves for so long has lost something.
 STALLED_SECONDS = 30.0
+CONSOLE = "127.0.0.1:9070"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +76,15 @@ class Bars:
 
 
 @contextmanager
-def broker(console: Console, data: Path, durability: str) -> Iterator[dict[str, str]]:
-    """A broker, and the addresses of its doors by name."""
+def broker(console: Console, data: Path, durability: str, *, shown: bool = False) -> Iterator[dict[str, str]]:
+    """A broker, and the addresses of its doors by name; of its web console, too, if that is to be `shown`."""
     command = [sys.executable, "-P", "-m", "headrace.cli", "serve", "--data", str(data), "--durability", durability]
     command += ["--log-level", "warning"]
     for door in ("kafka", "nsq", "http"):
         command += [f"--{door}", "127.0.0.1:0"]
     for door in ("nsq-http", "lookup", "lookup-http", "rocketmq", "rocketmq-namesrv", "rocketmq-grpc"):
         command += [f"--{door}", "off"]
+    command += ["--console", CONSOLE] if shown else []
     begin = time.perf_counter()
     # Ctrl-C is for the demo, which then tells the broker.
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:

@@ -23,7 +23,7 @@ from headrace.doors.rocketmq.settings import RocketMqSettings
 from headrace.doors.settings import SharedSettings
 from headrace.errors import ConfigError
 from headrace.redaction import HIDDEN
-from headrace.settings import check, convert, setting
+from headrace.settings import HOST_PORT, check, convert, setting
 from headrace.targets import local_path
 
 ENVIRONMENT_PREFIX = "HEADRACE_"
@@ -43,6 +43,13 @@ class Config(
     """All settings of one broker. Fields of the last base come first: that is the order in `--help` and in the docs."""
 
     log_level: str = setting("info", "debug, info, warning or error.", choices=("debug", "info", "warning", "error"))
+    console: str = setting(
+        "off",
+        "Where the console listens, a process of its own that is started beside the broker (console.md). It needs the "
+        "extra `headrace[console]`.",
+        parse=parse_address,
+        metavar=HOST_PORT,
+    )
     log_format: str = setting(
         "auto",
         "console or json; auto: console on a terminal, json elsewhere.",

@@ -89,6 +89,7 @@ def test_a_value_that_makes_no_sense_is_answered_with_a_sentence(
         pytest.importorskip(package)
     monkeypatch.setattr("examples.demo.demo", lambda *_: print("a demo"))
     monkeypatch.setattr("headrace.pipeline.session.session", spark)
+    monkeypatch.setattr("headrace.cli.console.serve", lambda _: print("a console"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HEADRACE_BOOTSTRAP", broker.kafka if there else "127.0.0.1:1")
     monkeypatch.setenv("HEADRACE_HTTP", broker.http if there else "127.0.0.1:1")

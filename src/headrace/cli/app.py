@@ -47,6 +47,7 @@ COMMANDS = {
     "trace": "trace:trace",
     "log": "log:app",
     "pipeline": "pipeline:app",
+    "console": "console:console",
     "demo": "demo:command",
 }
 

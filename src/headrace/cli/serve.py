@@ -25,6 +25,7 @@ from headrace.config import Config, flag_name, meant, resolve
 from headrace.errors import ConfigError, HeadraceError
 
 if TYPE_CHECKING:
+    from headrace.cli.console_process import ConsoleProcess
     from headrace.doors.registry import DoorEntry
     from headrace.group_server import GroupServer
     from headrace.server import Server
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 # In the order of the ready line; others come behind.
 LISTENERS = (
     *("kafka", "http", "nsq", "nsq-http", "nsq-https", "lookup", "lookup-http"),
-    *("rocketmq", "rocketmq-namesrv", "rocketmq-grpc", "peer"),
+    *("rocketmq", "rocketmq-namesrv", "rocketmq-grpc", "peer", "console"),
 )
 
 
@@ -165,8 +166,14 @@ async def _serve(config: Config, doors: Sequence[DoorEntry] | None) -> None:
     # What is there by now stays. Each full collection would look at all of it, and hold the loop for some 20 ms.
     gc.freeze()
     return_large_buffers()
+    console: ConsoleProcess | None = None
     try:
-        addresses = server.addresses
+        addresses = dict(server.addresses)
+        if config.console != "off":
+            from headrace.cli.console_process import ConsoleProcess
+
+            console = ConsoleProcess(config, addresses)
+            addresses["console"] = await console.start()
         # Listeners of other doors keep the order in which they were opened.
         names = [name for name in dict.fromkeys((*LISTENERS, *addresses)) if name in addresses]
         try:
@@ -175,6 +182,8 @@ async def _serve(config: Config, doors: Sequence[DoorEntry] | None) -> None:
             raise HeadraceError(f"the line `ready` cannot be written to standard output: {error.strerror}") from None
         await _wait(stopping, server)
     finally:
+        if console is not None:
+            await console.stop()
         await server.stop()
 
 

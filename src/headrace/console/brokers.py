@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from headrace.addresses import parse_address
 from headrace.console.alerts.watch import AlertWatch
 from headrace.console.client.api import Api
 from headrace.console.client.transport import NOBODY, Credentials, Transport
 from headrace.console.figures.history import History, Point
 from headrace.console.figures.sampler import Sampler
 from headrace.console.sessions import Session
-from headrace.errors import ConfigError
 
 SAMPLERS_MAX = 50
 """Of one broker: one for each user that watches it, beside the console's own."""
@@ -81,36 +78,6 @@ class BrokerEntry:
 
 
 _ending: set[asyncio.Future[None]] = set()
-
-
-def parse_brokers(text: str) -> dict[str, list[str]]:
-    """The URLs of brokers by name, from NAME=URL,URL with spaces or semicolons between brokers. One without a name is
-    `broker`; a place without a scheme is HOST:PORT of an HTTP door."""
-    found: dict[str, list[str]] = {}
-    for word in re.split(r"[;\s]+", text.strip()):
-        name, equals, places = word.partition("=")
-        if not equals:
-            name, places = "broker", word
-        if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name):
-            raise ConfigError(f"{name!r} is no name of a broker: letters, digits, . _ and - only")
-        if name in found:
-            raise ConfigError(f"there are two brokers {name!r}. Name them apart, as in eu=HOST:PORT us=HOST:PORT")
-        found[name] = [_url(place) for place in places.split(",") if place]
-        if not found[name]:
-            raise ConfigError(f"the broker {name!r} has no address. Give HOST:PORT of its HTTP door.")
-    return found
-
-
-def _url(place: str) -> str:
-    scheme, mark, rest = place.partition("://")
-    if not mark:
-        scheme, rest = "http", place
-    rest = rest.rstrip("/")
-    if scheme not in ("http", "https") or "/" in rest or "@" in rest:
-        raise ConfigError(f"{place!r} is no address of an HTTP door: give HOST:PORT, or https://HOST:PORT")
-    if ":" in rest and parse_address(rest) is None:
-        raise ConfigError(f"{place!r} is no address of an HTTP door")
-    return f"{scheme}://{rest}"
 
 
 def parse_credentials(environment: Mapping[str, str]) -> Credentials:

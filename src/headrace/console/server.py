@@ -15,10 +15,11 @@ import structlog
 import uvicorn
 
 from headrace.addresses import format_address, host_names, is_loopback, parse_address
+from headrace.console.addresses import parse_brokers
 from headrace.console.alerts.channels import Deliveries, Mail
 from headrace.console.alerts.store import AlertStore
 from headrace.console.alerts.watch import AlertWatch
-from headrace.console.brokers import BrokerEntry, RecentHistory, parse_brokers, parse_credentials
+from headrace.console.brokers import BrokerEntry, RecentHistory, parse_credentials
 from headrace.console.client.api import Api
 from headrace.console.client.transport import ApiError, BrokerAway, Transport
 from headrace.console.figures.history import History
@@ -99,15 +100,13 @@ class Console:
         self._running.push_async_callback(deliveries.close)
         credentials = parse_credentials(os.environ)
         for name, urls in parse_brokers(settings.brokers).items():
-            transport = Transport(urls)
+            transport = Transport(urls, ca=settings.ca)
             alerts = AlertWatch(store, history, deliveries, f"{socket.gethostname()}:{uuid.uuid4().hex[:8]}")
             sampler = Sampler(name, Api(transport, credentials), history, alerts.on_sample)
             entry = BrokerEntry(name, transport, sampler, alerts, RecentHistory(history))
             self.entries[name] = entry
             self._running.push_async_callback(entry.close)
             sampler.start()
-        if not self.entries:
-            raise ConfigError("no broker is given. Use --brokers HOST:PORT with the address of an HTTP door.")
 
     async def _serve(self, app: Guard, stopping: asyncio.Event) -> None:
         settings = self._settings
@@ -179,10 +178,19 @@ async def probe(entry: BrokerEntry) -> None:
         entry.has_logins = False
 
 
+def _on_input(stopping: asyncio.Event) -> None:
+    if not os.read(0, 4096):
+        asyncio.get_running_loop().remove_reader(0)
+        stopping.set()
+
+
 async def run(settings: ConsoleSettings) -> None:
     """Serve until SIGTERM or SIGINT."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    if os.environ.get("HEADRACE_CONSOLE_UNTIL_EOF"):
+        # A broker started it: when that is gone, its end of the pipe is.
+        loop.add_reader(0, _on_input, stopping)
     await Console(settings).run(stopping)

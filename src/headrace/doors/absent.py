@@ -25,4 +25,3 @@ class AbsentSettings(Settings):
     """What is accepted and opens nothing."""
 
     amqp: str = setting("off", "`off`: this version has no AMQP door.", parse=_only_off("AMQP door"), metavar=HOST_PORT)
-    console: str = setting("off", "`off`: this version has no console.", parse=_only_off("console"), metavar=HOST_PORT)

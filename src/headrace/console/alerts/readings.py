@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from headrace.console.alerts.state import AWAY, Reading, Subject
 from headrace.console.client.models import Transaction
-from headrace.console.figures.table import FigureTable, number, optional
+from headrace.console.figures.table import FigureTable, number
 
 GROWTH_SECONDS = 300.0
 """Lag grows by what it grew in so long."""
@@ -30,7 +30,7 @@ class Readings:
             if value is not None:
                 found.append(Reading(figure, subject, value))
 
-        add("offline_partitions", (), number(node, "offline_partitions"))
+        add("offline_partitions", (), number(node, "offline"))
         total, free = number(node, "disk_bytes"), number(node, "disk_free_bytes")
         if total > 0:
             add("disk_used_percent", (), 100 * (total - free) / total)
@@ -38,17 +38,15 @@ class Readings:
         add("connections_refused", (), table.total("doors", "refused_rate"))
         for (topic, queue), row in table.rows("queues").items():
             subject: Subject = (("topic", topic), ("queue", queue))
-            add("queue_depth", subject, number(row, "ready"))
-            age = optional(row, "age_ms")
-            add("queue_oldest_seconds", subject, age / 1000 if age is not None else 0.0)
+            add("queue_depth", subject, number(row, "depth"))
+            add("queue_oldest_seconds", subject, (table.age_ms(row) or 0.0) / 1000)
             add("dead_letters_rate", subject, number(row, "dead_rate"))
         lags: dict[Subject, deque[tuple[float, float]]] = {}
         for (group, topic), row in table.rows("groups").items():
             subject = (("group", group), ("topic", topic))
             lag = number(row, "lag")
             add("group_lag", subject, lag)
-            behind = optional(row, "lag_ms")
-            add("group_lag_seconds", subject, behind / 1000 if behind is not None else None)
+            add("group_lag_seconds", subject, (table.age_ms(row) or 0.0) / 1000)
             kept = lags[subject] = self._lags.get(subject) or deque()
             kept.append((now, lag))
             while now - kept[0][0] > GROWTH_SECONDS:

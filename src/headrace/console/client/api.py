@@ -50,7 +50,7 @@ class Api:
         return await self._get(m.Cluster, "/v1/cluster")
 
     async def figures(self, since: str) -> m.FigurePage:
-        return await self._get(m.FigurePage, "/v1/figures", {"since": since, "limit": 5000})
+        return await self._get(m.FigurePage, "/v1/figures", {"since": since, "limit": 2000})
 
     async def overview(self) -> m.Overview:
         return await self._get(m.Overview, "/v1/overview")

@@ -25,7 +25,9 @@ class FigurePage(Answer, frozen=True):
     full: bool = False
     more: bool = False
     at_ms: int = 0
-    fields: dict[str, list[str]] = {}
+    latency_bounds: list[float] = []
+    columns: dict[str, list[str]] = {}
+    names: dict[str, int] = {}
     rows: dict[str, list[list[Any]]] = {}
     gone: dict[str, list[list[Any]]] = {}
 
@@ -69,7 +71,7 @@ class TopicPartition(Answer, frozen=True):
     partition: int
     start: int | None = None
     end: int | None = None
-    committed_end: int | None = None
+    last_stable: int | None = None
     bytes: int | None = None
     offline: str | None = None
     leader: int | None = None
@@ -91,9 +93,8 @@ class Setting(Answer, frozen=True):
     source: str = "default"
     type: str = "string"
     doc: str = ""
-    choices: list[str] | None = None
-    ignored: bool = False
-    read_only: bool = False
+    choices: list[str] = []
+    honoured: bool = True
 
 
 class Settings(Answer, frozen=True):

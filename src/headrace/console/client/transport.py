@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -75,7 +76,8 @@ class _Refusal(msgspec.Struct):
 class Transport:
     """Connections to the nodes of one broker."""
 
-    def __init__(self, urls: Sequence[str], connections: int = 32) -> None:
+    def __init__(self, urls: Sequence[str], connections: int = 32, ca: str = "") -> None:
+        self._ca = ca
         self._urls = [url.rstrip("/") for url in urls]
         self._connections = connections
         self._session: ClientSession | None = None
@@ -149,7 +151,8 @@ class Transport:
     def _open(self) -> ClientSession:
         if self._session is None:
             timeout = ClientTimeout(total=ANSWER_SECONDS, sock_connect=CONNECT_SECONDS)
-            self._session = ClientSession(connector=TCPConnector(limit=self._connections), timeout=timeout)
+            trust = ssl.create_default_context(cafile=self._ca or None)
+            self._session = ClientSession(connector=TCPConnector(limit=self._connections, ssl=trust), timeout=timeout)
         return self._session
 
 

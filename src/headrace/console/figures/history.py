@@ -24,11 +24,11 @@ R = TypeVar("R")
 FIGURES: Mapping[str, tuple[str, ...]] = {
     "node": (
         *("messages_in_rate", "bytes_in_rate", "bytes_out_rate", "requests_rate", "errors_rate", "cpu_seconds_rate"),
-        *("memory_bytes", "connections", "disk_free_bytes", "depth", "lag", "dead_rate", "p99_ms", "bytes"),
+        *("memory_bytes", "connections", "disk_free_bytes", "ready", "lag", "dead_rate", "p99_ms", "bytes"),
     ),
     "topics": ("messages_in_rate", "bytes_in_rate", "bytes_out_rate", "bytes"),
     "queues": (
-        "ready",
+        "depth",
         "in_flight",
         "deferred",
         "delivered_rate",

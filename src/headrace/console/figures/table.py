@@ -16,16 +16,9 @@ Key = tuple[str, ...]
 Value = int | float | str | bool | None | list[int]
 Row = Mapping[str, Value]
 
-KEYS: Mapping[str, tuple[str, ...]] = {
-    "node": (),
-    "doors": ("door",),
-    "apis": ("door", "api"),
-    "topics": ("topic",),
-    "queues": ("topic", "queue"),
-    "groups": ("group", "topic"),
-}
+KINDS = ("node", "doors", "apis", "topics", "queues", "groups")
 COUNTERS: Mapping[str, frozenset[str]] = {
-    "node": frozenset(("cpu_seconds", "messages_in", "bytes_in", "bytes_out", "requests", "errors")),
+    "node": frozenset(("cpu_seconds", "messages_in", "bytes_in", "bytes_out", "requests", "errors", "dead")),
     "doors": frozenset(("accepted", "refused", "unread", "handshakes_failed", "requests", "errors")),
     "apis": frozenset(("requests", "errors", "seconds")),
     "topics": frozenset(
@@ -37,11 +30,13 @@ COUNTERS: Mapping[str, frozenset[str]] = {
 # The figure of each kind that lists draw beside a name.
 SPARK: Mapping[str, str] = {
     "topics": "messages_in_rate",
-    "queues": "ready",
+    "queues": "depth",
     "groups": "lag",
     "node": "messages_in_rate",
 }
 SPARK_POINTS = 40
+LATENCY_SECONDS = 60.0
+"""Percentiles are of the requests of so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +55,11 @@ class FigureTable:
     def __init__(self) -> None:
         self.version = ""
         self.at_ms = 0
-        self._rows: dict[str, dict[Key, dict[str, Value]]] = {kind: {} for kind in KEYS}
+        self._rows: dict[str, dict[Key, dict[str, Value]]] = {kind: {} for kind in KINDS}
         self._moving: set[tuple[str, Key]] = set()
         """Rows with a rate that is not 0: it is, once a sample has no news of them."""
         self._sparks: dict[tuple[str, Key], deque[float]] = {}
+        self._buckets: dict[Key, deque[tuple[int, list[int]]]] = {}
 
     def take(self, pages: list[FigurePage]) -> list[Change]:
         """Take the pages of one sample; the rows that changed."""
@@ -77,10 +73,12 @@ class FigureTable:
         changed: dict[tuple[str, Key], None] = {}
         for page in pages:
             for kind, rows in page.rows.items():
-                if kind in KEYS:
-                    names = page.fields.get(kind, [])
+                if kind in KINDS:
+                    columns, names = page.columns[kind], page.names[kind]
                     for row in rows:
-                        changed[self._put(kind, dict(zip(names, row, strict=False)), seconds)] = None
+                        key = tuple(map(str, row[:names]))
+                        self._put(kind, key, dict(zip(columns, row, strict=False)), seconds)
+                        changed[kind, key] = None
             for kind, keys in page.gone.items():
                 for gone in keys:
                     self._drop(kind, tuple(map(str, gone)))
@@ -89,11 +87,11 @@ class FigureTable:
                 self._drop(kind, key)
         self._settle(changed)
         self.version, self.at_ms = pages[-1].version, at_ms
+        self._measure(pages[-1].latency_bounds)
         self._draw()
         return [Change(kind, key, numbers(self._rows[kind][key])) for kind, key in changed if key in self._rows[kind]]
 
-    def _put(self, kind: str, row: dict[str, Value], seconds: float) -> tuple[str, Key]:
-        key = tuple(str(row.get(name, "")) for name in KEYS[kind])
+    def _put(self, kind: str, key: Key, row: dict[str, Value], seconds: float) -> None:
         before = self._rows[kind].get(key)
         for name in COUNTERS[kind]:
             now, was = row.get(name), before.get(name) if before else None
@@ -102,7 +100,6 @@ class FigureTable:
                 rate = (now - was) / seconds
             row[f"{name}_rate"] = rate
         self._rows[kind][key] = row
-        return kind, key
 
     def _settle(self, changed: dict[tuple[str, Key], None]) -> None:
         """What moved in the last sample and not in this one stands still now."""
@@ -121,6 +118,23 @@ class FigureTable:
         rows = self._rows.get(kind, {})
         rows.pop(key, None)
         self._sparks.pop((kind, key), None)
+        if kind == "apis":
+            self._buckets.pop(key, None)
+
+    def _measure(self, bounds: list[float]) -> None:
+        """Percentiles of the last minute, by how much each bucket grew."""
+        for key, row in self._rows["apis"].items():
+            counts = row.get("buckets")
+            if not isinstance(counts, list):
+                continue
+            kept = self._buckets.setdefault(key, deque())
+            kept.append((self.at_ms, counts))
+            while self.at_ms - kept[0][0] > LATENCY_SECONDS * 1000:
+                kept.popleft()
+            grown = [now - was for now, was in zip(counts, kept[0][1], strict=True)]
+            for name, share in (("p50_ms", 0.5), ("p99_ms", 0.99)):
+                seconds = percentile(grown, bounds, share)
+                row[name] = None if seconds is None else seconds * 1000
 
     def _draw(self) -> None:
         for kind, name in SPARK.items():
@@ -159,9 +173,30 @@ class FigureTable:
             if isinstance(value, int | float):
                 yield value
 
+    def age_ms(self, row: Row, name: str = "oldest_ms") -> float | None:
+        """How long ago a row's time was, by the broker's clock."""
+        value = row.get(name)
+        return max(self.at_ms - value, 0.0) if isinstance(value, int | float) else None
+
     def group(self, name: str) -> list[Row]:
         """The rows of a consumer group, one for each topic."""
         return [row for key, row in self._rows["groups"].items() if key[0] == name]
+
+
+def percentile(counts: list[int], bounds: list[float], share: float) -> float | None:
+    """A percentile of a histogram: linear inside of its bucket, and the last bound for what is beyond all."""
+    total = sum(counts)
+    if total <= 0:
+        return None
+    wanted, below = share * total, 0
+    for place, count in enumerate(counts):
+        if count and below + count >= wanted:
+            if place >= len(bounds):
+                return bounds[-1]
+            low = bounds[place - 1] if place else 0.0
+            return low + (bounds[place] - low) * (wanted - below) / count
+        below += count
+    return bounds[-1]
 
 
 def numbers(row: Row) -> dict[str, float]:

@@ -68,7 +68,7 @@ def _node(page: Page) -> Html:
             "Partitions",
             formats.count(optional(node, "partitions")),
             f"{formats.count(number(node, 'offline_partitions'))} offline",
-            "bad" if number(node, "offline_partitions") else "",
+            "bad" if number(node, "offline") else "",
         ),
     ]
     return h("div", cards, class_="grid")

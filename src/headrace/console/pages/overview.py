@@ -50,8 +50,8 @@ def _stats(page: Page) -> Html:
     figures = page.sampler.node_figures()
     free, total = number(node, "disk_free_bytes"), number(node, "disk_bytes")
     used = (total - free) / total if total else None
-    dead = figures["dead_rate"]
-    lag = figures["lag"]
+    dead = figures.get("dead_rate", 0.0)
+    lag = figures.get("lag", 0.0)
     errors = optional(node, "errors_rate")
     cards = [
         tables.stat(
@@ -61,7 +61,7 @@ def _stats(page: Page) -> Html:
             f"{formats.byte_rate(optional(node, 'bytes_out_rate'))} out",
             drawn=charts.spark(table.spark("node", *_node_key(page)), "messages a second, the last minutes"),
         ),
-        tables.stat("Publish p99", formats.milliseconds(figures["p99_ms"] or None), "since the broker's start"),
+        tables.stat("Publish p99", formats.milliseconds(figures["p99_ms"] or None), "of the last minute"),
         tables.stat(
             "Lag of groups",
             formats.count(lag),
@@ -70,14 +70,14 @@ def _stats(page: Page) -> Html:
         ),
         tables.stat(
             "Ready in queues",
-            formats.count(figures["depth"]),
+            formats.count(figures.get("ready", 0.0)),
             formats.plural(len(table.rows("queues")), "queue"),
-            href=page.link("/queues", sort="ready", order="desc"),
+            href=page.link("/queues", sort="depth", order="desc"),
         ),
         tables.stat(
             "Dead letters",
             formats.rate(dead),
-            f"{formats.count(table.total('queues', 'dead'))} since the start",
+            f"{formats.count(figures.get('dead'))} since the start",
             kind="bad" if dead else "",
             href=page.link("/dead-letters"),
         ),
@@ -172,7 +172,7 @@ async def _charts(page: Page) -> Html:
             seconds,
         ),
         charts.chart("Lag of groups", [await line("lag")], formats.count, zone, seconds),
-        charts.chart("Ready in queues", [await line("depth")], formats.count, zone, seconds),
+        charts.chart("Ready in queues", [await line("ready")], formats.count, zone, seconds),
         class_="grid two",
     )
 

@@ -21,6 +21,8 @@ from headrace.errors import ConfigError
 
 TABS = {"": "Overview", "messages": "Messages", "settings": "Settings", "consumers": "Consumers"}
 STATES = {"ready": "Ready", "in_flight": "In flight", "deferred": "Deferred", "blocked": "Blocked", "dead": "Dead"}
+FIGURES = {"ready": "depth"}
+"""The figures of states, where they are called otherwise."""
 DOCS = {
     "timeout_ms": "The visibility timeout in ms; a consumer may ask for another.",
     "timeout_max_ms": "Touching does not extend a delivery beyond this, in ms.",
@@ -76,9 +78,13 @@ async def _overview(page: Page, queue: m.Queue) -> None:
         row = page.sampler.table.row("queues", queue.topic, queue.queue)
         return number(row, name) if name in row else given
 
+    def oldest() -> float | None:
+        table = page.sampler.table
+        return table.age_ms(table.row("queues", queue.topic, queue.queue))
+
     def stats() -> Html:
         def state(name: str, given: int, kind: str = "") -> Html:
-            value = figure(name, given)
+            value = figure(FIGURES.get(name, name), given)
             href = page.link("/queue", topic=queue.topic, name=queue.queue, tab="messages", state=name)
             return tables.stat(STATES[name], formats.count(value), kind=kind if value else "", href=href)
 
@@ -95,7 +101,7 @@ async def _overview(page: Page, queue: m.Queue) -> None:
                 "bad" if figure("dead", queue.dead) else "",
                 href=dead,
             ),
-            tables.stat("Oldest", formats.milliseconds(figure("age_ms", queue.age_ms or 0)), "of those that are ready"),
+            tables.stat("Oldest", formats.milliseconds(oldest()), "of those that are not settled"),
             tables.stat(
                 "Out",
                 formats.rate(figure("finished_rate", 0)),
@@ -122,7 +128,7 @@ async def _overview(page: Page, queue: m.Queue) -> None:
         async def line(words: str, figure: str) -> charts.Line:
             return charts.Line(words, await page.history("queues", name, figure, seconds))
 
-        states = [await line(words.lower(), each) for each, words in list(STATES.items())[:3]]
+        states = [await line(words.lower(), FIGURES.get(each, each)) for each, words in list(STATES.items())[:3]]
         rates = [
             await line("delivered", "delivered_rate"),
             await line("finished", "finished_rate"),

@@ -34,14 +34,14 @@ async def build(page: Page) -> None:
             "Queue", lambda q: h("a", q.queue, href=page.link("/queue", topic=q.topic, name=q.queue)), "name", "queue"
         ),
         Column("Topic", lambda q: h("a", q.topic, href=page.link("/topic", name=q.topic)), "clip", "topic"),
-        Column("Ready", lambda q: formats.count(figure(q, "ready", q.depth)), "num", "ready"),
+        Column("Ready", lambda q: formats.count(figure(q, "depth", q.depth)), "num", "depth"),
         Column("", lambda q: charts.spark(table.spark("queues", q.topic, q.queue), f"ready in {q.queue}"), "num"),
         Column("In flight", lambda q: formats.count(figure(q, "in_flight", q.in_flight)), "num", "in_flight"),
         Column("Deferred", lambda q: formats.count(figure(q, "deferred", q.deferred)), "num", "deferred"),
         Column("Dead", lambda q: h("span", formats.count(figure(q, "dead", q.dead))), "num", "dead"),
         Column(
             "Oldest",
-            lambda q: formats.milliseconds(figure(q, "age_ms", q.age_ms or 0)) if q.depth else "",
+            lambda q: formats.milliseconds(table.age_ms(table.row("queues", q.topic, q.queue))),
             "num",
             "age_ms",
         ),

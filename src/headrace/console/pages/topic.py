@@ -132,7 +132,7 @@ def _readers(page: Page, topic: m.TopicDetail) -> Html:
         )
     for queue in topic.queue_names:
         row = table.row("queues", topic.topic, queue)
-        ready = row.get("ready")
+        ready = row.get("depth")
         link = h("a", queue, href=page.link("/queue", topic=topic.topic, name=queue))
         state = "paused" if row.get("paused") else f"{row.get('consumers', 0)} consumers"
         rows.append(
@@ -149,7 +149,7 @@ def _readers(page: Page, topic: m.TopicDetail) -> Html:
     columns = [
         column("Kind", lambda row: tables.mark(row[0], "plain")),
         column("Name", lambda row: row[1], "name"),
-        column("Behind by", lambda row: row[2], "num"),
+        column("Lag", lambda row: row[2], "num"),
         column("State", lambda row: row[3]),
     ]
     return h("div", tables.table(columns, rows, "Who reads it"), class_="card")
@@ -176,8 +176,8 @@ def _partitions(page: Page, topic: m.TopicDetail) -> None:
         column(
             "Open transactions hold",
             lambda p: (
-                formats.count(p.end - p.committed_end)
-                if p.end is not None and p.committed_end is not None and p.committed_end < p.end
+                formats.count(p.end - p.last_stable)
+                if p.end is not None and p.last_stable is not None and p.last_stable < p.end
                 else ""
             ),
             "num",
@@ -234,7 +234,7 @@ async def _settings(page: Page, name: str) -> None:
         ),
     )
     page.on_change("change", lambda setting: change(page, name, next(each for each in found if each.name == setting)))
-    shown = [each for each in found if (show_all or not each.ignored) and search in f"{each.name} {each.doc}".lower()]
+    shown = [each for each in found if (show_all or each.honoured) and search in f"{each.name} {each.doc}".lower()]
     own = [each for each in shown if each.source == "topic"]
     rest = [each for each in shown if each.source != "topic"]
     field = h(
@@ -285,7 +285,7 @@ def _value(value: str | None) -> str:
 
 def change(page: Page, topic: str, setting: m.Setting) -> None:
     """Ask for another value of a setting; the broker judges it, and says what changes."""
-    choices = setting.choices or (["true", "false"] if setting.type == "boolean" else None)
+    choices = setting.choices or (["true", "false"] if setting.type == "boolean" else [])
     if choices:
         field = Field(
             "value", setting.name, setting.value or "", kind="select", choices=[(each, each) for each in choices]

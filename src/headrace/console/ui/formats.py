@@ -53,6 +53,7 @@ def _scaled(value: float, step: float, units: tuple[str, ...], space: str) -> st
 
 
 def _three_digits(value: float) -> str:
+    value = float(value)
     magnitude = abs(value)
     if magnitude == 0 or magnitude >= 99.95 or value.is_integer():
         return f"{value:.0f}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-VOID = frozenset(("br", "hr", "img", "input", "path", "line", "rect", "circle", "use"))
+VOID = frozenset(("br", "hr", "img", "input", "line", "polyline", "polygon"))
 
 
 class Html(str):
@@ -42,7 +42,8 @@ def h(tag: str, *children: Child, **attributes: str | int | float | bool | None)
         parts.append(plain if value is True else f'{plain}="{escape(str(value))}"')
     opening = f"<{' '.join(parts)}>"
     if tag in VOID:
-        return Html(opening)
+        # In SVG an element that is not closed has all that follows inside it.
+        return Html(opening[:-1] + "/>")
     return Html(f"{opening}{text(children)}</{tag}>")
 
 
