@@ -9,6 +9,7 @@ from headrace.doors.kafka.placement import Way
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
+    from headrace.broker.security import Session
     from headrace.doors.door import DoorContext
     from headrace.doors.kafka.connection import Connection
     from headrace.doors.kafka.settings import KafkaSettings
@@ -34,6 +35,11 @@ class Call:
     def way(self) -> Way:
         """How the client reaches the brokers."""
         return Way(self.listener, self.listener_host, self.listener_port)
+
+    @property
+    def session(self) -> Session:
+        """Who asks."""
+        return self.connection.session
 
     @property
     def broker(self) -> Broker:

@@ -14,7 +14,7 @@ import structlog
 
 from headrace.broker.quotas import Meter
 from headrace.broker.quotas.bucket import Bucket
-from headrace.broker.security import Session
+from headrace.broker.security import Identity, Session
 from headrace.doors.connection import BUSY, CLOSING, DRAIN, LOST, UNREAD, BufferedConnection
 from headrace.doors.kafka import fetch, produce
 from headrace.doors.kafka.dispatch import dispatch
@@ -22,7 +22,10 @@ from headrace.doors.kafka.errors import Malformed, Unanswerable
 from headrace.doors.kafka.file_replies import Outbox, Part, release_parts
 from headrace.doors.kafka.produce import CORRELATION_END, append_cached
 from headrace.doors.kafka.registry import FETCH, PRODUCE
+from headrace.doors.kafka.sasl import Sasl
+from headrace.doors.kafka.settings import Protocol
 from headrace.doors.kafka.wire import HEAD, INT32
+from headrace.errors import AuthenticationFailed
 from headrace.runtime.disk import FileRange
 from headrace.runtime.sendfile import is_same_machine, without_pacing
 
@@ -56,8 +59,10 @@ class Connection(BufferedConnection):
         "cached",
         "entry",
         "fetching",
+        "gate",
         "holder",
         "listener",
+        "sasl",
         "session",
         "stall",
         "timed",
@@ -71,9 +76,12 @@ class Connection(BufferedConnection):
         super().__init__(door)
         self.listener = listener
         self.tls = False
-        self.session = Session()
+        self.session = Session(door=door.name)
         # What this client's requests take of the loop is counted here, where that is limited.
         self.timed: Bucket | None = None
+        # How the client authenticates, where it has to; the gate is there while it has not, or does so again.
+        self.sasl: Sasl | None = None
+        self.gate: Sasl | None = None
         # The last hit in the request cache of Produce, its reply, and the long poll that the client waits in.
         self.cached: CachedProduce | None = None
         self.entry: PendingCached | None = None
@@ -101,6 +109,11 @@ class Connection(BufferedConnection):
         self.tls = self.encrypted
         if is_same_machine(self.client_host) and (socket := self.transport.get_extra_info("socket")) is not None:
             without_pacing(socket)
+        self.session.host = self.client_host
+        if self.listener.protocol.has_sasl:
+            self.sasl = self.gate = Sasl(self)
+        elif self.listener.protocol is Protocol.SSL:
+            self._login_by_certificate()
 
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(error)
@@ -118,12 +131,40 @@ class Connection(BufferedConnection):
             self._room.exception()
         self.cached = None
         self.entry = None
+        if self.sasl is not None:
+            self.sasl.close()
+        if self.session.identity is not None:
+            self.session.on_ended = None
+            self.door.broker.security.logout(self.session)
 
     def resume_writing(self) -> None:
         self.note_unread()
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
         self.release(UNREAD)
+
+    # --- who the client is --------------------------------------------------------------------------------------------
+
+    def login(self, identity: Identity) -> None:
+        """The client is authenticated, for the first time or again."""
+        self.session.on_ended = self._ended
+        self.cached = None
+        self.door.broker.security.login(self.session, identity)
+
+    def _login_by_certificate(self) -> None:
+        """A client that shows a certificate in its TLS handshake is whom that one names."""
+        certificate = self.transport.get_extra_info("peercert")
+        if not certificate:
+            return
+        try:
+            self.login(self.door.broker.security.authenticator.certificate(certificate, self.session))
+        except AuthenticationFailed as error:
+            self._held |= BUSY
+            self.door.loop.call_later(error.delay_ms / 1000, self.close)
+
+    def _ended(self, reason: str) -> None:
+        log.debug("connection closed", client=self.name, reason=reason)
+        self.close()
 
     # --- frames -------------------------------------------------------------------------------------------------------
 
@@ -140,6 +181,8 @@ class Connection(BufferedConnection):
 
     def _consume(self, buffer: bytearray, end: int) -> int:
         """Handle whole frames until one is cut or must wait; the position of the first byte that is left."""
+        if self.gate is not None:
+            return self._consume_gated(self.gate, buffer, end)
         door = self.door
         position = 0
         out: list[bytes] = []
@@ -206,6 +249,28 @@ class Connection(BufferedConnection):
                 self.timed.count(door.seconds() - began, started)
         return position
 
+    def _consume_gated(self, gate: Sasl, buffer: bytearray, end: int) -> int:
+        """Handle the frame of a client that is not authenticated, if it is whole. What it leads to is awaited, so it is
+        the only one for now."""
+        if end < INT32.size:
+            return 0
+        (size,) = INT32.unpack_from(buffer)
+        gate.check_size(size)
+        stop = INT32.size + size
+        if stop > end:
+            return 0
+        if gate.takes_tokens:
+            self.run(gate.take(bytes(buffer[INT32.size : stop])))
+            return stop
+        self._check_size(size)
+        _, key, version, correlation, client = HEAD.unpack_from(buffer)
+        gate.check_api(key)
+        body = HEAD.size + max(client, 0)
+        if body > stop or client < -1:
+            raise Malformed(f"a client id of {client} bytes in a request of {size}")
+        dispatch(self, buffer, 0, body, stop, key, version, correlation, self.door.loop.time())
+        return stop
+
     def _check_size(self, size: int) -> None:
         if not SMALLEST <= size <= self.door.request_max:
             raise Malformed(f"a request of {size} bytes; at most {self.door.request_max} are read (request_max_bytes)")
@@ -224,7 +289,7 @@ class Connection(BufferedConnection):
         raw = bytes(buffer[start:body])
         if raw != self._client_raw:
             self._client_raw = raw
-            self._client_id = raw.decode("utf-8", "replace")
+            self._client_id = self.session.client_id = raw.decode("utf-8", "replace")
         return self._client_id
 
     def meter(self, buffer: bytearray, position: int, body: int) -> Meter | None:

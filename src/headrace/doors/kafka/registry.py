@@ -21,7 +21,9 @@ Handler = Callable[["Call", Any], Awaitable[dict[str, Any] | None]]
 
 PRODUCE = 0
 FETCH = 1
+SASL_HANDSHAKE = 17
 API_VERSIONS = 18
+SASL_AUTHENTICATE = 36
 NEVER = 1 << 15
 
 
@@ -53,6 +55,7 @@ APIS: dict[int, Api] = {
         Api(14, "sync_group", 0, 5, 4),
         Api(15, "describe_groups", 0, 6, 5),
         Api(16, "list_groups", 0, 5, 3),
+        Api(17, "sasl_handshake", 0, 1, NEVER),
         Api(18, "api_versions", 0, 4, 3),
         Api(19, "create_topics", 2, 7, 5),
         Api(20, "delete_topics", 1, 6, 4),
@@ -70,6 +73,7 @@ APIS: dict[int, Api] = {
         Api(32, "describe_configs", 1, 4, 4),
         Api(33, "alter_configs", 0, 2, 2),
         Api(35, "describe_log_dirs", 1, 5, 2),
+        Api(36, "sasl_authenticate", 0, 2, 2),
         Api(37, "create_partitions", 0, 3, 2),
         Api(42, "delete_groups", 0, 2, 2),
         Api(43, "elect_leaders", 0, 2, 2),

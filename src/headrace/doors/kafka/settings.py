@@ -178,6 +178,15 @@ class KafkaSettings(Settings):
     request_max_bytes: int = setting(
         104_857_600, "The largest request that is read; a larger one closes its connection.", least=1024
     )
+    sasl_max_bytes: int = setting(
+        65_536, "The largest request that is read from a client that is not authenticated yet.", least=1024
+    )
+    sasl_timeout_ms: int = setting(30_000, "How long a client may take to authenticate.", least=1)
+    sasl_session_ms: int = setting(
+        0,
+        "How long an authentication by SASL holds: clients authenticate again before, or are disconnected; 0: as long "
+        "as the token that was shown.",
+    )
     array_max: int = setting(200_000, "The most elements that a request may announce in all its arrays.", least=1)
     fetch_max_bytes: int = setting(57_671_680, "The most bytes of records in one fetch reply.", least=1)
     fetch_sessions_max: int = setting(1_000, "Incremental fetch sessions kept at once.")
