@@ -45,7 +45,9 @@ async def secured_door(
 class ScramClient:
     """One exchange, from the client's side."""
 
-    def __init__(self, user: str, password: str, mechanism: str = "SCRAM-SHA-256", nonce: str = "fyko+d2lbbFgONRv9qkxdawL") -> None:
+    def __init__(
+        self, user: str, password: str, mechanism: str = "SCRAM-SHA-256", nonce: str = "fyko+d2lbbFgONRv9qkxdawL"
+    ) -> None:
         self.hash = mechanism.removeprefix("SCRAM-").replace("-", "").lower()
         self.password = password
         self.bare = f"n={user},r={nonce}"
@@ -72,7 +74,9 @@ class ScramClient:
         assert answer == b"v=" + b64encode(self.server_signature)
 
 
-async def authenticate(wire: Wire, user: str, password: str = "", mechanism: str = "SCRAM-SHA-256", version: int = 2) -> Any:
+async def authenticate(
+    wire: Wire, user: str, password: str = "", mechanism: str = "SCRAM-SHA-256", version: int = 2
+) -> Any:
     """Authenticate by SCRAM; the last reply."""
     shaken = await wire.ask("sasl_handshake", 1, mechanism=mechanism)
     assert shaken.error_code == 0

@@ -148,9 +148,7 @@ async def test_failures_are_delayed_then_answered_then_closed(tmp_path: Path) ->
 
 async def test_requests_behind_a_failed_authentication_do_not_slip_through(tmp_path: Path) -> None:
     async with secured_door(tmp_path, **PLAIN) as door, await Wire.open(door) as wire:
-        created = wire.frame(
-            "create_topics", 5, topics=[topic_fields("smuggled")], timeout=1000, validate_only=False
-        )
+        created = wire.frame("create_topics", 5, topics=[topic_fields("smuggled")], timeout=1000, validate_only=False)
         wire.writer.write(
             b"".join(
                 (
@@ -283,7 +281,9 @@ async def test_a_truncated_exchange_fails(tmp_path: Path, length: int) -> None:
             async with await Wire.open(door) as wire:
                 await wire.ask("sasl_handshake", 1, mechanism="SCRAM-SHA-256")
                 sent = client.first[:-1] if step == 1 and length else client.first
-                first = await wire.ask("sasl_authenticate", 1, auth_bytes=sent[: length if step == 1 and length < 8 else None])
+                first = await wire.ask(
+                    "sasl_authenticate", 1, auth_bytes=sent[: length if step == 1 and length < 8 else None]
+                )
                 if first.error_code is ErrorCode.none:
                     last = client.final(first.auth_bytes)
                     reply = await wire.ask("sasl_authenticate", 1, auth_bytes=last[:length])

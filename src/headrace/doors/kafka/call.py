@@ -9,7 +9,7 @@ from headrace.doors.kafka.placement import Way
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
-    from headrace.broker.security import Session
+    from headrace.broker.security import Operation, Resource, Session
     from headrace.doors.door import DoorContext
     from headrace.doors.kafka.connection import Connection
     from headrace.doors.kafka.settings import KafkaSettings
@@ -40,6 +40,14 @@ class Call:
     def session(self) -> Session:
         """Who asks."""
         return self.connection.session
+
+    def allows(self, operation: Operation, resource: Resource, name: str) -> bool:
+        """Whether the client may do that. A refusal is counted and logged."""
+        return self.context.broker.security.allows(self.session, operation, resource, name)
+
+    def check(self, operation: Operation, resource: Resource, name: str) -> None:
+        """Raise NotAuthorized unless the client may do that."""
+        self.context.broker.security.check(self.session, operation, resource, name)
 
     @property
     def broker(self) -> Broker:

@@ -16,13 +16,17 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.addresses import format_address
+from headrace.broker import security
 from headrace.broker.broker import Broker
 from headrace.broker.dynamic_config import DYNAMIC, Scope
 from headrace.broker.groups.consumer.settings import SETTINGS as GROUP_SETTINGS
+from headrace.broker.security import Operation
+from headrace.broker.security.rights import CLUSTER_NAME
 from headrace.broker.setting_kinds import BROKER_DEFAULTS, Kind, Setting, set_by_operator
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.topic_config import SETTINGS
 from headrace.doors.door import DoorContext
+from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.errors import KafkaError
 from headrace.doors.kafka.placement import Way
 from headrace.doors.kafka.settings import MAIN, KafkaSettings, Listener, listeners_of
@@ -300,8 +304,21 @@ def value_of(broker: Broker, kind: int, name: str) -> str | None:
     return str(_broker_synonyms(setting, broker.config, dynamic_of(broker))[0]["value"])
 
 
-async def alter(broker: Broker, resource: Any, change: Change, validate_only: bool) -> None:
+def check_right(call: Call, operation: Operation, resource: Any) -> None:
+    """Raise NotAuthorized for a client that has no right to see, or to change, the settings of a resource."""
+    kind, name = resource.resource_type, resource.resource_name
+    if kind == Resource.TOPIC:
+        call.check(operation, security.Resource.TOPIC, name)
+    elif kind == Resource.GROUP:
+        call.check(operation, security.Resource.GROUP, name)
+    else:
+        call.check(operation, security.Resource.CLUSTER, CLUSTER_NAME)
+
+
+async def alter(call: Call, resource: Any, change: Change, validate_only: bool) -> None:
     """Change the settings of one resource of AlterConfigs or IncrementalAlterConfigs."""
+    check_right(call, Operation.ALTER_CONFIGS, resource)
+    broker = call.broker
     kind, name = resource.resource_type, resource.resource_name
     keys = [config.name for config in resource.configs]
     if len(set(keys)) != len(keys):

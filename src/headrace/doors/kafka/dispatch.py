@@ -17,6 +17,7 @@ from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.errors import Malformed, Unanswerable
 from headrace.doors.kafka.not_offered import refuse
 from headrace.doors.kafka.registry import API_VERSIONS, APIS, Api, not_offered
+from headrace.doors.kafka.rights import refuse_unauthorized
 from headrace.doors.kafka.wire import INT32_PAIR, skip_tags
 
 if TYPE_CHECKING:
@@ -97,7 +98,9 @@ async def _answer(api: Api, call: Call, meter: Meter | None, correlation: int, f
                     request = await offload.run(codec.decode_request, api.key, version, frame, 0)
                 else:
                     request = codec.decode_request(api.key, version, frame, 0)
-                reply = await connection.door.answer(api, call, request, frame)
+                reply = refuse_unauthorized(api, call, request)
+                if reply is None:
+                    reply = await connection.door.answer(api, call, request, frame)
         throttle = 0.0 if meter is None else meter.asked(connection.door.loop.time())
         if reply is not None:
             if throttle and not isinstance(reply, bytes):

@@ -68,12 +68,22 @@ _CODES: dict[type[BaseException], ErrorCode] = {
 }
 
 
+_UNAUTHORIZED = {
+    "TOPIC": ErrorCode.topic_authorization_failed,
+    "GROUP": ErrorCode.group_authorization_failed,
+    "TRANSACTIONAL_ID": ErrorCode.transactional_id_authorization_failed,
+    "DELEGATION_TOKEN": ErrorCode.delegation_token_authorization_failed,
+}
+
+
 def error_code(error: BaseException) -> ErrorCode:
     """Kafka's code for an error: the nearest of its classes that has one. An error class of another layer may carry its
     own by an attribute `kafka_code`, a number."""
     own = getattr(error, "kafka_code", None)
     if own is not None:
         return ErrorCode(own)
+    if isinstance(error, errors.NotAuthorized):
+        return _UNAUTHORIZED.get(error.resource, ErrorCode.cluster_authorization_failed)
     for kind in type(error).__mro__:
         code = _CODES.get(kind)
         if code is not None:

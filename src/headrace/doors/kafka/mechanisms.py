@@ -18,7 +18,9 @@ from headrace.doors.kafka.settings import OAUTHBEARER, PLAIN, SCRAM
 from headrace.errors import AuthenticationFailed
 
 # RFC 7628, as narrowly as Kafka reads it: a header, then pairs, each with a control-A behind it, and one more.
-_BEARER = re.compile(r"n,(?:a=((?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+))?,\x01((?:[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01)*)\x01")
+_BEARER = re.compile(
+    r"n,(?:a=((?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+))?,\x01((?:[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01)*)\x01"
+)
 _CREDENTIALS = re.compile(r"(\w+) +([-_.+/~=A-Za-z0-9]+)", re.ASCII)
 # How RFC 7628 has the server say that a token is not taken; the client then sends one more message, and fails.
 _REFUSED = b'{"status":"invalid_token"}'
@@ -112,7 +114,9 @@ class _Bearer(_Once):
         try:
             identity = await self._authenticator.bearer(credentials[2], self._session)
             if acts_as is not None and acts_as.replace("=2C", ",").replace("=3D", "=") != identity.user:
-                raise self._error("a user cannot act as another one. Leave out the authorization identity.", identity.user)
+                raise self._error(
+                    "a user cannot act as another one. Leave out the authorization identity.", identity.user
+                )
         except AuthenticationFailed as error:
             # A client that goes away without its last message has waited as well.
             await asyncio.sleep(error.delay_ms / 1000)

@@ -11,17 +11,13 @@ from kio.schema.errors import ErrorCode
 from headrace.broker.broker import Broker
 from headrace.broker.groups import Commit
 from headrace.broker.internal import is_internal
+from headrace.broker.security import Operation, Resource
 from headrace.broker.topics import check_name
+from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.errors import KafkaError, error_code
 from headrace.doors.kafka.placement import Placement
 from headrace.errors import HeadraceError, PartitionOffline, UnknownTopic
 from headrace.log.interface import Partition, Topic
-
-# The client did not ask for the operations that it may do.
-NOT_ASKED = -(1 << 31)
-# Bit sets of Kafka's access control operations. There is no access control: everything that the kind of resource has.
-TOPIC_OPERATIONS = 3576
-CLUSTER_OPERATIONS = 8096
 
 
 def describe_topic(
@@ -86,21 +82,24 @@ Named = tuple[dict[str, Any], Topic, Any]
 """A partition that exists: the dict of its reply, its topic, and what the request has of it."""
 
 
-def find_partitions(
-    broker: Broker, topics: Iterable[Any], by_id: bool = False
-) -> tuple[list[dict[str, Any]], list[Named]]:
-    """The replies to a request that lists partitions by topic, by the topic's name or id; and those that exist, whose
-    replies have no error code yet."""
+def find_partitions(call: Call, topics: Iterable[Any], by_id: bool = False) -> tuple[list[dict[str, Any]], list[Named]]:
+    """The replies to a request that lists partitions by topic, by the topic's name or id; and those that exist and that
+    the client may read, whose replies have no error code yet."""
+    broker = call.broker
     replies: list[dict[str, Any]] = []
     existing: list[Named] = []
     for asked in topics:
         key = {"topic_id": asked.topic_id} if by_id else {"name": asked.name}
         topic = broker.log.topics.by_id.get(asked.topic_id) if by_id else broker.log.topics.get(asked.name)
+        name = asked.name if topic is None else topic.name
+        is_allowed = (topic is None and by_id) or call.allows(Operation.READ, Resource.TOPIC, name)
         partitions: list[dict[str, Any]] = []
         for each in asked.partitions:
             reply: dict[str, Any] = {"partition_index": each.partition_index}
             partitions.append(reply)
-            if topic is not None and 0 <= each.partition_index < len(topic.partitions):
+            if not is_allowed:
+                reply["error_code"] = ErrorCode.topic_authorization_failed
+            elif topic is not None and 0 <= each.partition_index < len(topic.partitions):
                 existing.append((reply, topic, each))
             elif topic is None and by_id:
                 reply["error_code"] = ErrorCode.unknown_topic_id

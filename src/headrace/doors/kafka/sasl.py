@@ -150,7 +150,9 @@ class Sasl:
         longest = connection.door.settings.sasl_session_ms
         if longest:
             ends = connection.door.broker.runtime.clock.now_ms() + longest
-            identity = replace(identity, expires_at=ends if identity.expires_at is None else min(ends, identity.expires_at))
+            identity = replace(
+                identity, expires_at=ends if identity.expires_at is None else min(ends, identity.expires_at)
+            )
         self._previous, self._exchange, self._is_raw = self._mechanism, None, False
         self.close()
         connection.gate = None

@@ -12,6 +12,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from headrace.broker.security import Operation, Resource
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.errors import error_code
 from headrace.doors.kafka.partitions import warm_partition
@@ -32,8 +33,12 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
     topics = []
     for topic in request.topics:
         answers = []
+        is_allowed = call.allows(Operation.DESCRIBE, Resource.TOPIC, topic.name)
         for each in topic.partitions:
-            if named[topic.name, each.partition_index] > 1:
+            if not is_allowed:
+                code = ErrorCode.topic_authorization_failed
+                answers.append({"partition_index": each.partition_index, "error_code": code})
+            elif named[topic.name, each.partition_index] > 1:
                 answers.append({"partition_index": each.partition_index, "error_code": ErrorCode.invalid_request})
             else:
                 answers.append(await _find(call, topic.name, each, committed))

@@ -24,7 +24,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    replies, existing = find_partitions(call.broker, request.topics, call.version >= _TOPIC_ID_FROM)
+    replies, existing = find_partitions(call, request.topics, call.version >= _TOPIC_ID_FROM)
     if existing:
         problems = await call.broker.groups.commit(
             request.group_id,

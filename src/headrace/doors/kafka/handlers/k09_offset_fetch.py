@@ -16,7 +16,9 @@ from kio.schema.errors import ErrorCode
 
 from headrace.broker.groups import Problem
 from headrace.broker.groups.group_codec import Committed
+from headrace.broker.security import Operation, Resource
 from headrace.doors.kafka.call import Call
+from headrace.doors.kafka.rights import visible
 
 _GROUP_ERROR_FROM = 2
 _SEVERAL_FROM = 8
@@ -31,6 +33,8 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
 
 
 async def _group(call: Call, asking: Any, stable: bool) -> dict[str, Any]:
+    if not call.allows(Operation.DESCRIBE, Resource.GROUP, asking.group_id):
+        return _refused(call, asking)
     groups = call.broker.groups
     group_id, topics = asking.group_id, asking.topics
 
@@ -40,9 +44,12 @@ async def _group(call: Call, asking: Any, stable: bool) -> dict[str, Any]:
         return _partition(index, committed, code)
 
     named = [(topic, _name(call, topic)) for topic in topics or ()]
+    denied = {
+        name for _, name in named if name is not None and not call.allows(Operation.DESCRIBE, Resource.TOPIC, name)
+    }
     asked: dict[str, list[int]] = {}
     for topic, name in named:
-        if name is not None:
+        if name is not None and name not in denied:
             asked.setdefault(name, []).extend(topic.partition_indexes)
     problem, found = await groups.committed(
         group_id,
@@ -52,7 +59,8 @@ async def _group(call: Call, asking: Any, stable: bool) -> dict[str, Any]:
     )
     replies = []
     if topics is None:
-        for name, partitions in found.items():
+        for name in await visible(call, Resource.TOPIC, found):
+            partitions = found[name]
             known = call.broker.log.topics.get(name)
             if call.version >= _TOPIC_ID_FROM and known is None:
                 continue
@@ -61,10 +69,23 @@ async def _group(call: Call, asking: Any, stable: bool) -> dict[str, Any]:
     elif problem is Problem.NONE or call.version < _GROUP_ERROR_FROM:
         for topic, name in named:
             code = ErrorCode.unknown_topic_id if name is None else ErrorCode(problem)
+            code = ErrorCode.topic_authorization_failed if name in denied else code
             of_topic = found.get(name or "", {})
             entries = [entry(name or "", index, of_topic.get(index), code) for index in topic.partition_indexes]
             replies.append({"name": name or "", "topic_id": getattr(topic, "topic_id", None), "partitions": entries})
     return {"group_id": group_id, "error_code": problem, "topics": replies}
+
+
+def _refused(call: Call, asking: Any) -> dict[str, Any]:
+    """Up to version 1 an error stands with each partition alone."""
+    code = ErrorCode.group_authorization_failed
+    topics: list[dict[str, Any]] = []
+    if call.version < _GROUP_ERROR_FROM:
+        topics = [
+            {"name": each.name, "partitions": [_partition(index, None, code) for index in each.partition_indexes]}
+            for each in asking.topics
+        ]
+    return {"group_id": asking.group_id, "error_code": code, "topics": topics}
 
 
 def _name(call: Call, topic: Any) -> str | None:

@@ -11,8 +11,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from headrace.broker.security import Operation, Resource
 from headrace.doors.kafka.call import Call
+from headrace.doors.kafka.errors import error_code
 from headrace.doors.kafka.placement import endpoint
+from headrace.errors import NotAuthorized
 
 _GROUP = 0
 _TRANSACTION = 1
@@ -22,31 +25,23 @@ _SEVERAL_FROM = 4
 async def handle(call: Call, request: Any) -> dict[str, Any]:
     key_type = getattr(request, "key_type", _GROUP)
     if call.version < _SEVERAL_FROM:
-        return _coordinator(call, key_type)
-    return {"coordinators": [{"key": key, **_coordinator(call, key_type)} for key in request.coordinator_keys]}
+        return _coordinator(call, key_type, request.key)
+    return {"coordinators": [{"key": key, **_coordinator(call, key_type, key)} for key in request.coordinator_keys]}
 
 
-def _coordinator(call: Call, key_type: int) -> dict[str, Any]:
+def _coordinator(call: Call, key_type: int, key: str) -> dict[str, Any]:
     if key_type not in (_GROUP, _TRANSACTION):
-        return {
-            "error_code": ErrorCode.invalid_request,
-            "error_message": f"There is no coordinator for keys of type {key_type}.",
-            "node_id": -1,
-            "host": "",
-            "port": -1,
-        }
+        return _refused(ErrorCode.invalid_request, f"There is no coordinator for keys of type {key_type}.")
+    try:
+        call.check(Operation.DESCRIBE, Resource.GROUP if key_type == _GROUP else Resource.TRANSACTIONAL_ID, key)
+    except NotAuthorized as error:
+        return _refused(error_code(error), str(error))
     group = call.broker.membership
     leader = None
     if group.leader is not None:
         leader = endpoint(group, group.leader, call.way)
     if leader is None:
-        return {
-            "error_code": ErrorCode.coordinator_not_available,
-            "error_message": "No node leads just now. Ask again.",
-            "node_id": -1,
-            "host": "",
-            "port": -1,
-        }
+        return _refused(ErrorCode.coordinator_not_available, "No node leads just now. Ask again.")
     return {
         "error_code": ErrorCode.none,
         # Kafka's own up to version 3, and some clients print it.
@@ -55,3 +50,7 @@ def _coordinator(call: Call, key_type: int) -> dict[str, Any]:
         "host": leader.host,
         "port": leader.port,
     }
+
+
+def _refused(code: ErrorCode, sentence: str) -> dict[str, Any]:
+    return {"error_code": code, "error_message": sentence, "node_id": -1, "host": "", "port": -1}

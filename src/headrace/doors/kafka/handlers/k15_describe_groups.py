@@ -8,21 +8,29 @@ from __future__ import annotations
 
 from typing import Any
 
+from kio.schema.errors import ErrorCode
+
 from headrace.broker.groups import Problem, State
+from headrace.broker.security import Operation, Resource
 from headrace.doors.kafka.call import Call
-from headrace.doors.kafka.partitions import NOT_ASKED
+from headrace.doors.kafka.rights import NOT_ASKED, Operations
 
 _NOT_FOUND_FROM = 6
-# Read, delete, describe, and describe and alter its configuration. There is no access control: everybody may.
-GROUP_OPERATIONS = 3400
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    operations = GROUP_OPERATIONS if getattr(request, "include_authorized_operations", False) else NOT_ASKED
-    return {"groups": [await _group(call, group_id, operations) for group_id in dict.fromkeys(request.groups)]}
+    asked = Operations(call, Resource.GROUP, getattr(request, "include_authorized_operations", False))
+    return {"groups": [await _group(call, group_id, asked) for group_id in dict.fromkeys(request.groups)]}
 
 
-async def _group(call: Call, group_id: str, operations: int) -> dict[str, Any]:
+async def _group(call: Call, group_id: str, asked: Operations) -> dict[str, Any]:
+    if not call.allows(Operation.DESCRIBE, Resource.GROUP, group_id):
+        return {
+            "error_code": ErrorCode.group_authorization_failed,
+            "group_id": group_id,
+            "authorized_operations": NOT_ASKED,
+        }
+    operations = asked.on(group_id)
     problem, group = await call.broker.groups.describe(group_id)
     if group is None:
         missing = problem is Problem.NONE

@@ -7,13 +7,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from headrace.broker.security import Operation, Resource
+from headrace.broker.security.rights import CLUSTER_NAME
 from headrace.doors.kafka.call import Call
+from headrace.doors.kafka.rights import visible
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
     states = {state.lower() for state in getattr(request, "states_filter", ())}
     types = {kind.lower() for kind in getattr(request, "types_filter", ())}
     problem, groups = await call.broker.groups.list_groups()
+    if not call.broker.security.would_allow(call.session, Operation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME):
+        seen = set(await visible(call, Resource.GROUP, [group.group_id for group in groups]))
+        groups = [group for group in groups if group.group_id in seen]
     return {
         "error_code": problem,
         "groups": [

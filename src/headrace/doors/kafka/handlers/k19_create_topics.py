@@ -15,6 +15,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.internal import CLUSTER_METADATA
+from headrace.broker.security import Operation, Resource
 from headrace.broker.topics import check_name
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.changes import check_asked, check_replicas, repeated, within
@@ -45,6 +46,7 @@ async def _make(call: Call, topic: Any, validate_only: bool, duplicate: bool, as
     if duplicate:
         raise KafkaError(ErrorCode.invalid_request, f"'{topic.name}' stands more than once in the request")
     topics = call.broker.topics
+    call.broker.security.check_create(call.session, topic.name)
     check_name(topic.name)
     if topic.name == CLUSTER_METADATA:
         raise KafkaError(
@@ -64,6 +66,16 @@ async def _make(call: Call, topic: Any, validate_only: bool, duplicate: bool, as
     else:
         made = await topics.create(topic.name, partitions, config)
         own, topic_id, count = dict(made.config), made.id, len(made.partitions)
+    if not call.allows(Operation.DESCRIBE_CONFIGS, Resource.TOPIC, topic.name):
+        return {
+            "topic_id": topic_id,
+            "error_code": ErrorCode.none,
+            "error_message": None,
+            "topic_config_error_code": ErrorCode.topic_authorization_failed,
+            "num_partitions": -1,
+            "replication_factor": -1,
+            "configs": (),
+        }
     return {
         "topic_id": topic_id,
         "error_code": ErrorCode.none,

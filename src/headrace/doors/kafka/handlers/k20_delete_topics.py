@@ -12,6 +12,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from headrace.broker.security import Operation, Resource
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.changes import repeated, within
 from headrace.doors.kafka.errors import KafkaError, controller_code
@@ -50,6 +51,13 @@ async def _delete(call: Call, name: str | None, topic_id: UUID | None, duplicate
         raise KafkaError(ErrorCode.invalid_request, "the topic stands more than once in the request")
     broker = call.broker
     topic = broker.topics.get(name) if name is not None else broker.log.topics.by_id.get(topic_id or UUID(int=0))
+    if name is not None:
+        call.check(Operation.DELETE, Resource.TOPIC, name)
+    elif topic is not None and not call.allows(Operation.DELETE, Resource.TOPIC, topic.name):
+        # The client may not know its name.
+        raise KafkaError(
+            ErrorCode.topic_authorization_failed, f"not authorized to delete the topic with the id {topic_id}"
+        )
     if topic is None:
         if topic_id is not None:
             raise KafkaError(ErrorCode.unknown_topic_id, f"there is no topic with the id {topic_id}")

@@ -12,6 +12,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.internal import check_change
+from headrace.broker.security import Operation, Resource
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.changes import within
 from headrace.doors.kafka.errors import KafkaError, error_code
@@ -49,6 +50,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
 
 
 async def _trim(call: Call, name: str, index: int, offset: int) -> int:
+    call.check(Operation.DELETE, Resource.TOPIC, name)
     topic = call.broker.topics.get(name)
     if topic is None or not 0 <= index < len(topic.partitions):
         raise UnknownTopic(f"there is no partition {name}-{index}")

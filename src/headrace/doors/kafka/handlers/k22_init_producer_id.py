@@ -13,9 +13,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from headrace.broker.security import Operation, Resource
 from headrace.broker.transactions import Holder
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.errors import coordinator_code
+from headrace.doors.kafka.rights import may_make_producers
 from headrace.errors import HeadraceError
 
 _FENCED_FROM = 4
@@ -29,8 +31,10 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
         return refused | {"error_code": ErrorCode.invalid_request}
     try:
         if request.transactional_id is None:
+            may_make_producers(call.broker.security, call.session)
             producer, epoch = await call.broker.producer_ids.next(), 0
         else:
+            call.check(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id)
             timeout_ms = request.transaction_timeout // _MILLISECOND
             holder = call.connection.holder = call.connection.holder or Holder(call.client_host)
             producer, epoch = await call.broker.transactions.init(

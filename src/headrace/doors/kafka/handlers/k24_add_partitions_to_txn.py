@@ -12,9 +12,12 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.internal import is_protected
+from headrace.broker.security import Operation, Resource
+from headrace.broker.security.rights import CLUSTER_NAME
 from headrace.doors.kafka.call import Call
-from headrace.doors.kafka.errors import coordinator_code
-from headrace.errors import HeadraceError
+from headrace.doors.kafka.errors import coordinator_code, error_code
+from headrace.doors.kafka.refusals import refuse
+from headrace.errors import HeadraceError, NotAuthorized
 
 _FENCED_FROM = 2
 _SEVERAL_FROM = 4
@@ -24,6 +27,13 @@ Codes = dict[tuple[str, int], ErrorCode]
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
+    try:
+        if call.version < _SEVERAL_FROM:
+            call.check(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.v3_and_below_transactional_id)
+        else:
+            call.check(Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME)
+    except NotAuthorized as error:
+        return refuse(call.api_key, call.version, request, error_code(error), str(error))
     if call.version < _SEVERAL_FROM:
         topics = request.v3_and_below_topics
         codes = await _add(
@@ -45,9 +55,17 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
 async def _add(call: Call, transactional_id: str, producer_id: int, epoch: int, topics: Any) -> Codes:
     places = _places(topics)
     wrong: Codes = {}
+    # What brokers ask for has been asked for by their clients.
+    denied = {
+        topic.name
+        for topic in topics
+        if call.version < _SEVERAL_FROM and not call.allows(Operation.WRITE, Resource.TOPIC, topic.name)
+    }
     for name, index in places:
         topic = call.broker.topics.get(name)
-        if topic is None or not 0 <= index < len(topic.partitions):
+        if name in denied:
+            wrong[name, index] = ErrorCode.topic_authorization_failed
+        elif topic is None or not 0 <= index < len(topic.partitions):
             wrong[name, index] = ErrorCode.unknown_topic_or_partition
         elif is_protected(name):
             wrong[name, index] = ErrorCode.invalid_topic_exception

@@ -12,12 +12,20 @@ from kio.schema.errors import ErrorCode
 
 from headrace.broker.groups.shard import TOPIC as OFFSETS
 from headrace.broker.internal import is_internal
+from headrace.broker.security import Operation, Resource
+from headrace.broker.security.rights import CLUSTER_NAME
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.errors import error_code
-from headrace.errors import HeadraceError
+from headrace.doors.kafka.refusals import refuse
+from headrace.errors import HeadraceError, NotAuthorized
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
+    cluster = Resource.CLUSTER, CLUSTER_NAME
+    try:
+        call.broker.security.check_any(call.session, (Operation.ALTER, *cluster), (Operation.CLUSTER_ACTION, *cluster))
+    except NotAuthorized as error:
+        return refuse(call.api_key, call.version, request, error_code(error), str(error))
     answers = []
     for marker in request.markers:
         topics = []

@@ -22,7 +22,7 @@ _BROKER_ADDS_FROM = 5
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    replies, existing = find_partitions(call.broker, request.topics)
+    replies, existing = find_partitions(call, request.topics)
     codes = await _commit(call, request, [commit_of(each) for each in existing])
     for (reply, _, _), code in zip(existing, codes, strict=True):
         reply["error_code"] = code

@@ -11,6 +11,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from headrace.broker.security import Operation
 from headrace.broker.topics import check_name
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.configs import (
@@ -18,6 +19,7 @@ from headrace.doors.kafka.configs import (
     all_brokers_entries,
     broker_entries,
     check_node,
+    check_right,
     group_entries,
     logger_entries,
     topic_entries,
@@ -47,6 +49,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
 
 def _entries(call: Call, resource: Any) -> list[dict[str, Any]]:
     broker, name = call.broker, resource.resource_name
+    check_right(call, Operation.DESCRIBE_CONFIGS, resource)
     keys = resource.configuration_keys or None
     if resource.resource_type == Resource.TOPIC:
         check_name(name)

@@ -28,4 +28,4 @@ async def _replace(call: Call, resource: Any, validate_only: bool) -> None:
                 ErrorCode.invalid_request, f"{config.name} needs a value: leave it out to return to the default"
             )
         given[config.name] = config.value
-    await alter(call.broker, resource, lambda own: given, validate_only)
+    await alter(call, resource, lambda own: given, validate_only)

@@ -7,20 +7,23 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from headrace.broker.security import Operation, Resource
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.changes import check_asked, check_replicas, repeated, within
 from headrace.doors.kafka.errors import KafkaError, controller_code
+from headrace.errors import NotAuthorized
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
     duplicates = repeated(topic.name for topic in request.topics)
     wanted = {topic.name: topic for topic in request.topics}
 
-    known = {name: call.broker.topics.get(name) for name in wanted}
-    asked = sum(max(0, each.count - len(now.partitions)) for name, each in wanted.items() if (now := known[name]))
+    may = {name: call.allows(Operation.ALTER, Resource.TOPIC, name) for name in wanted}
+    known = {name: call.broker.topics.get(name) for name in wanted if may[name]}
+    asked = sum(max(0, each.count - len(now.partitions)) for name, each in wanted.items() if (now := known.get(name)))
 
     def growing(topic: Any) -> Any:
-        return lambda: _grow(call, topic, request.validate_only, topic.name in duplicates, asked)
+        return lambda: _grow(call, topic, may[topic.name], request.validate_only, topic.name in duplicates, asked)
 
     outcomes = await within(request.timeout, [growing(topic) for topic in wanted.values()])
     return {
@@ -35,7 +38,9 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
     }
 
 
-async def _grow(call: Call, topic: Any, validate_only: bool, duplicate: bool, asked: int) -> None:
+async def _grow(call: Call, topic: Any, may: bool, validate_only: bool, duplicate: bool, asked: int) -> None:
+    if not may:
+        raise NotAuthorized(Operation.ALTER.name, Resource.TOPIC.name, topic.name)
     if duplicate:
         raise KafkaError(ErrorCode.invalid_request, f"'{topic.name}' stands more than once in the request")
     topics = call.broker.topics

@@ -7,10 +7,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from kio.schema.errors import ErrorCode
+
+from headrace.broker.security import Operation, Resource
 from headrace.doors.kafka.call import Call
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    groups = call.broker.groups
     names = dict.fromkeys(request.groups_names)
-    return {"results": [{"group_id": name, "error_code": await groups.delete(name)} for name in names]}
+    return {"results": [{"group_id": name, "error_code": await _delete(call, name)} for name in names]}
+
+
+async def _delete(call: Call, name: str) -> int:
+    if not call.allows(Operation.DELETE, Resource.GROUP, name):
+        return ErrorCode.group_authorization_failed
+    return await call.broker.groups.delete(name)

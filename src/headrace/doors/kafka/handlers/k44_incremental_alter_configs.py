@@ -36,7 +36,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
 
     async def change(resource: Any) -> None:
         now = partial(value_of, call.broker, resource.resource_type)
-        await alter(call.broker, resource, lambda own: _apply(own, resource.configs, now), request.validate_only)
+        await alter(call, resource, lambda own: _apply(own, resource.configs, now), request.validate_only)
 
     return await respond(request.resources, change)
 

@@ -8,8 +8,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.doors.kafka.call import Call
-from headrace.doors.kafka.partitions import CLUSTER_OPERATIONS, NOT_ASKED
 from headrace.doors.kafka.placement import endpoints, leader_of
+from headrace.doors.kafka.rights import NOT_ASKED, cluster_operations
 
 _BROKERS = 1
 _CONTROLLERS = 2
@@ -27,7 +27,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
             ErrorCode.unsupported_endpoint_type, f"there are no endpoints of type {wanted}: 1 means brokers"
         )
     broker = call.broker
-    operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+    operations = cluster_operations(call) if request.include_cluster_authorized_operations else NOT_ASKED
     return {
         "error_code": ErrorCode.none,
         "error_message": None,

@@ -6,6 +6,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from headrace.broker.security import Operation, Resource
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.errors import error_code
 from headrace.doors.kafka.partitions import warm_partition
@@ -19,6 +20,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
         for index in topic.partition_indexes:
             answer: dict[str, Any] = {"partition_index": index, "error_code": ErrorCode.none}
             try:
+                call.check(Operation.READ, Resource.TOPIC, topic.name)
                 partition = await warm_partition(call.broker, topic.name, index)
                 answer["active_producers"] = [
                     {

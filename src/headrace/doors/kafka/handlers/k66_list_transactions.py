@@ -8,9 +8,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from headrace.broker.security import Resource
 from headrace.broker.transactions import Status
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.errors import coordinator_code
+from headrace.doors.kafka.rights import visible
 from headrace.errors import HeadraceError
 
 _NEVER = 1 << 15
@@ -30,6 +32,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
         found = await call.broker.transactions.list()
     except (HeadraceError, OSError) as error:
         return {"error_code": coordinator_code(error, call.version, _NEVER), "unknown_state_filters": unknown}
+    seen = set(await visible(call, Resource.TRANSACTIONAL_ID, [name for name, _ in found]))
     now = call.broker.runtime.clock.now_ms()
     states = [
         {
@@ -38,7 +41,8 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
             "transaction_state": state.status.title,
         }
         for transactional_id, state in found
-        if (not request.state_filters or state.status in wanted)
+        if transactional_id in seen
+        and (not request.state_filters or state.status in wanted)
         and (not ids or state.producer_id in ids)
         and (oldest < 0 or (state.status is Status.ONGOING and now - state.started_ms > oldest))
         and (not pattern.pattern or pattern.fullmatch(transactional_id))

@@ -14,13 +14,21 @@ from uuid import UUID
 
 from headrace.broker.groups.consumer.heartbeat import Heartbeat
 from headrace.broker.groups.consumer.places import Places
+from headrace.broker.security import Operation, Resource
 from headrace.doors.kafka.call import Call
+from headrace.doors.kafka.errors import error_code
+from headrace.errors import NotAuthorized
 
 _MEMBERS_DRAW_IDS_FROM = 1
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
+    for name in dict.fromkeys(request.subscribed_topic_names or ()):
+        try:
+            call.check(Operation.DESCRIBE, Resource.TOPIC, name)
+        except NotAuthorized as error:
+            return {"error_code": error_code(error), "error_message": str(error)}
     owned = request.topic_partitions
     beat = Heartbeat(
         member_id=request.member_id,

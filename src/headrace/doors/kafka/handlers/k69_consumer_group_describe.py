@@ -1,36 +1,43 @@
 """ConsumerGroupDescribe (69), versions 0 to 1: groups of the consumer protocol, their members, and who has and shall
 have what.
 
-A classic group is GROUP_ID_NOT_FOUND, by which tools know to ask DescribeGroups. Topics that are gone are not shown.
+A group with a topic that the client may not describe is TOPIC_AUTHORIZATION_FAILED, without its members. A classic group
+is GROUP_ID_NOT_FOUND, by which tools know to ask DescribeGroups. Topics that are gone are not shown.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from kio.schema.errors import ErrorCode
+
 from headrace.broker.groups.consumer.places import Places
+from headrace.broker.security import Operation, Resource
 from headrace.doors.kafka.call import Call
-from headrace.doors.kafka.handlers.k15_describe_groups import GROUP_OPERATIONS
-from headrace.doors.kafka.partitions import NOT_ASKED
+from headrace.doors.kafka.rights import NOT_ASKED, Operations
 
 _CONSUMER = 1
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
-    operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
-    return {"groups": [await _group(call, group_id, operations) for group_id in dict.fromkeys(request.group_ids)]}
+    asked = Operations(call, Resource.GROUP, request.include_authorized_operations)
+    return {"groups": [await _group(call, group_id, asked) for group_id in dict.fromkeys(request.group_ids)]}
 
 
-async def _group(call: Call, group_id: str, operations: int) -> dict[str, Any]:
+async def _group(call: Call, group_id: str, asked: Operations) -> dict[str, Any]:
+    if not call.allows(Operation.DESCRIBE, Resource.GROUP, group_id):
+        return _refused(group_id, ErrorCode.group_authorization_failed)
     problem, message, group = await call.broker.groups.consumers.describe(group_id)
     if group is None:
-        return {
-            "error_code": problem,
-            "error_message": message,
-            "group_id": group_id,
-            "group_state": "",
-            "authorized_operations": NOT_ASKED,
-        }
+        return _refused(group_id, problem, message)
+    known = call.broker.log.topics.by_id
+    topics = {
+        known[topic].name for each in group.members for topic in (*each.assignment, *each.target) if topic in known
+    }
+    topics.update(*(each.traits.topics for each in group.members))
+    if len(call.broker.security.visible(call.session, Resource.TOPIC, topics)) < len(topics):
+        sentence = "the group has topics that the client is not authorized to describe"
+        return _refused(group_id, ErrorCode.topic_authorization_failed, sentence)
     return {
         "error_code": problem,
         "group_id": group_id,
@@ -54,7 +61,17 @@ async def _group(call: Call, group_id: str, operations: int) -> dict[str, Any]:
             }
             for each in group.members
         ],
-        "authorized_operations": operations,
+        "authorized_operations": asked.on(group_id),
+    }
+
+
+def _refused(group_id: str, code: int, sentence: str | None = None) -> dict[str, Any]:
+    return {
+        "error_code": code,
+        "error_message": sentence,
+        "group_id": group_id,
+        "group_state": "",
+        "authorized_operations": NOT_ASKED,
     }
 
 

@@ -11,16 +11,21 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from headrace.broker.security import Operation, Resource
 from headrace.doors.kafka.call import Call
-from headrace.doors.kafka.partitions import NOT_ASKED, TOPIC_OPERATIONS, describe_topic, refuse_topic
+from headrace.doors.kafka.partitions import describe_topic, refuse_topic
 from headrace.doors.kafka.placement import Placement
+from headrace.doors.kafka.rights import NOT_ASKED, Operations, visible
 
 PARTITIONS_MAX = 2_000
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
     topics, cursor, placement = call.broker.topics, request.cursor, Placement.of(call.broker, call.listener)
-    names = sorted({topic.name for topic in request.topics} or topics.all)
+    operations = Operations(call, Resource.TOPIC)
+    asked = {topic.name for topic in request.topics}
+    # Of all topics, those that are hidden from the client are left out.
+    names = sorted(asked or await visible(call, Resource.TOPIC, topics.all))
     first = 0
     if cursor is not None:
         if cursor.partition_index < 0 or (request.topics and cursor.topic_name not in names):
@@ -30,14 +35,17 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
     left = max(1, min(request.response_partition_limit, PARTITIONS_MAX))
     described: list[dict[str, Any]] = []
     for name in names:
+        if asked and not call.allows(Operation.DESCRIBE, Resource.TOPIC, name):
+            described.append(refuse_topic(ErrorCode.topic_authorization_failed, name, NOT_ASKED))
+            continue
         topic = topics.get(name)
         if topic is None:
-            described.append(refuse_topic(None, name, TOPIC_OPERATIONS))
+            described.append(refuse_topic(None, name, NOT_ASKED))
             continue
         if left == 0:
             return {"topics": described, "next_cursor": {"topic_name": name, "partition_index": 0}}
         page = topic.partitions[first : first + left]
-        described.append(describe_topic(placement, topic, TOPIC_OPERATIONS, page))
+        described.append(describe_topic(placement, topic, operations.on(name), page))
         left -= len(page)
         reached = first + len(page)
         if reached < len(topic.partitions):
