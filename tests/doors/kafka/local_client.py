@@ -9,6 +9,7 @@ import dataclasses
 import io
 import typing
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 from kio.index import load_request_schema, load_response_schema
@@ -16,6 +17,7 @@ from kio.schema.index import api_key_map
 from kio.serial import entity_reader, entity_writer
 
 from headrace.broker.broker import Broker
+from headrace.broker.security import Session
 from headrace.doors.door import DoorContext
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.codec import decode_request, encode_response
@@ -29,6 +31,7 @@ class LocalClient:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
+        self.connection = SimpleNamespace(session=Session(host="127.0.0.1"), holder=None, sasl=None)
 
     async def __call__(self, api: str, version: int, **fields: Any) -> Any:
         """Ask, and give kio's entity of the reply."""
@@ -37,7 +40,7 @@ class LocalClient:
         kind = load_request_schema(KEYS[api], version)
         entity_writer(kind)(asked, build(kind, fields))
         context: DoorContext[Any] = DoorContext(self.broker, self.broker.config, self.broker.config)  # type: ignore[arg-type]
-        call = Call(key, version, "test", "127.0.0.1", context, None, "kafka", "broker.test", 9092)  # type: ignore[arg-type]
+        call = Call(key, version, "test", "127.0.0.1", context, self.connection, "kafka", "broker.test", 9092)  # type: ignore[arg-type]
         reply = await handler(key)(call, decode_request(key, version, asked.getvalue(), 0))
         assert reply is not None
         raw = bytes(encode_response(key, version, reply))

@@ -34,7 +34,8 @@ from headrace.log.interface import Topic
 NOT_LEADER, NOT_COORDINATOR = ErrorCode.not_leader_or_follower, ErrorCode.not_coordinator
 NOT_CONTROLLER = ErrorCode.not_controller
 ANSWERED = {"metadata", "find_coordinator", "api_versions", "describe_log_dirs", "describe_cluster", "fetch"} | {
-    "describe_topic_partitions", "describe_acls", "create_acls", "delete_acls", "list_groups", "list_transactions"
+    "describe_topic_partitions", "describe_acls", "create_acls", "delete_acls", "list_groups", "list_transactions",
+    "sasl_handshake", "sasl_authenticate",
 }  # fmt: skip
 CODES = {
     **dict.fromkeys(("produce", "list_offsets", "delete_records", "offset_for_leader_epoch"), NOT_LEADER),

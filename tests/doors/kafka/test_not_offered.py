@@ -41,7 +41,6 @@ async def test_a_client_that_asks_all_the_same_is_told(tmp_path: Path) -> None:
             ),
             ("get_telemetry_subscriptions", 0, {"client_instance_id": UUID(int=5)}, UNSUPPORTED),
             ("describe_delegation_token", 3, {"owners": None}, ErrorCode.delegation_token_request_not_allowed),
-            ("sasl_handshake", 1, {"mechanism": "PLAIN"}, ErrorCode.illegal_sasl_state),
             ("unregister_broker", 0, {"broker_id": 7}, UNSUPPORTED),
         ):
             reply = await wire.ask(api, version, **fields)

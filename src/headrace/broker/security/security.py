@@ -110,8 +110,8 @@ class Security:
             self.check(session, *rights[-1])
 
     def would_allow(self, session: Session, operation: Operation, resource: Resource, name: str) -> bool:
-        """The decision alone, also where it is only logged: nothing is reported. For what may be done with another right as
-        well, or only in part without this one."""
+        """The decision alone, also where it is only logged: nothing is reported. For what another right
+        allows, too, or what is done in part without this one."""
         return self._decides(session, operation, resource, name)
 
     def check_create(self, session: Session, topic: str) -> None:

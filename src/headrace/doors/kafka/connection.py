@@ -23,9 +23,7 @@ from headrace.doors.kafka.file_replies import Outbox, Part, release_parts
 from headrace.doors.kafka.produce import CORRELATION_END, append_cached
 from headrace.doors.kafka.registry import FETCH, PRODUCE
 from headrace.doors.kafka.sasl import Sasl
-from headrace.doors.kafka.settings import Protocol
 from headrace.doors.kafka.wire import HEAD, INT32
-from headrace.errors import AuthenticationFailed
 from headrace.runtime.disk import FileRange
 from headrace.runtime.sendfile import is_same_machine, without_pacing
 
@@ -34,6 +32,7 @@ if TYPE_CHECKING:
     from headrace.doors.kafka.door import KafkaDoor, OpenListener
     from headrace.doors.kafka.fetch import FetchCall
     from headrace.doors.kafka.produce_replies import CachedProduce, Pending, PendingCached
+    from headrace.doors.kafka.readable import Readable
     from headrace.doors.kafka.room import Stall
 
 log = structlog.get_logger("headrace.kafka")
@@ -62,6 +61,7 @@ class Connection(BufferedConnection):
         "gate",
         "holder",
         "listener",
+        "readable",
         "sasl",
         "session",
         "stall",
@@ -88,6 +88,8 @@ class Connection(BufferedConnection):
         self.fetching: FetchCall | None = None
         # Transactional ids that this client took.
         self.holder: Holder | None = None
+        # What the client may read, as far as it has asked.
+        self.readable: Readable | None = None
         # A Produce that waits for room in a topic, and how long such ones have waited.
         self.blocked: asyncio.Future[None] | None = None
         self.stall: Stall | None = None
@@ -112,8 +114,6 @@ class Connection(BufferedConnection):
         self.session.host = self.client_host
         if self.listener.protocol.has_sasl:
             self.sasl = self.gate = Sasl(self)
-        elif self.listener.protocol is Protocol.SSL:
-            self._login_by_certificate()
 
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(error)
@@ -148,23 +148,19 @@ class Connection(BufferedConnection):
     def login(self, identity: Identity) -> None:
         """The client is authenticated, for the first time or again."""
         self.session.on_ended = self._ended
-        self.cached = None
+        self.cached = self.readable = None
         self.door.broker.security.login(self.session, identity)
-
-    def _login_by_certificate(self) -> None:
-        """A client that shows a certificate in its TLS handshake is whom that one names."""
-        certificate = self.transport.get_extra_info("peercert")
-        if not certificate:
-            return
-        try:
-            self.login(self.door.broker.security.authenticator.certificate(certificate, self.session))
-        except AuthenticationFailed as error:
-            self._held |= BUSY
-            self.door.loop.call_later(error.delay_ms / 1000, self.close)
 
     def _ended(self, reason: str) -> None:
         log.debug("connection closed", client=self.name, reason=reason)
         self.close()
+
+    def readable_now(self) -> Readable:
+        """What is known of what the client may read."""
+        known = self.readable
+        if known is None or not known.valid:
+            known = self.readable = self.door.readable.of(self.session)
+        return known
 
     # --- frames -------------------------------------------------------------------------------------------------------
 
@@ -254,7 +250,7 @@ class Connection(BufferedConnection):
         the only one for now."""
         if end < INT32.size:
             return 0
-        (size,) = INT32.unpack_from(buffer)
+        size = int(INT32.unpack_from(buffer)[0])
         gate.check_size(size)
         stop = INT32.size + size
         if stop > end:

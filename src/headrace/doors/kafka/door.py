@@ -29,6 +29,7 @@ from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.connection import BUFFER_BYTES, Connection
 from headrace.doors.kafka.errors import KafkaError
 from headrace.doors.kafka.produce_replies import CachedProduce
+from headrace.doors.kafka.readable import ReadableTopics
 from headrace.doors.kafka.registry import APIS, Api, handler
 from headrace.doors.kafka.sessions import Sessions
 from headrace.doors.kafka.settings import MAIN, KafkaSettings, Listener, listeners_of
@@ -43,6 +44,8 @@ STOP_SECONDS = 5.0
 # How often replies are looked for that have waited for their commit for too long.
 EXPIRY_SECONDS = 0.5
 TOPIC_KEYS_MAX = 20_000
+# Long polls that look again between two turns of the loop.
+FETCHES_A_TURN = 50
 # About a kilobyte each.
 CACHED_REQUESTS_MAX = 20_000
 
@@ -116,6 +119,7 @@ class KafkaDoor(BufferedAcceptor[Connection]):
         self.fetch_metrics = broker.metrics.api("kafka", "fetch")
         # By user, version, and the bytes that such requests have in common.
         self.produce_cache: dict[tuple[Hashable, int, bytes], CachedProduce] = {}
+        self.readable = ReadableTopics(broker.security)
         self.listeners: list[OpenListener] = []
         self.sessions: Sessions
         self._expiring: asyncio.TimerHandle | None = None
@@ -146,8 +150,24 @@ class KafkaDoor(BufferedAcceptor[Connection]):
         if not self.is_open:
             return
         self.close_idle(context.shared.connections_idle_ms / 1000)
+        self.broker.security.on_changed.append(self._on_rights_changed)
+        self.broker.topics.changed.append(self.readable.drop)
         if self.broker.log.is_replicated:
             self._expire()
+
+    def _on_rights_changed(self, user: str | None) -> None:
+        """Long polls of that user, or of any, look again: they may have lost what they read."""
+        self.readable.forget(user)
+        waiting = [each for each in self.connections if each.fetching is not None and user in (None, each.session.user)]
+        self._wake(waiting)
+
+    def _wake(self, waiting: list[Connection]) -> None:
+        for connection in waiting[-FETCHES_A_TURN:]:
+            if connection.fetching is not None:
+                connection.fetching.wake()
+        del waiting[-FETCHES_A_TURN:]
+        if waiting:
+            self.loop.call_soon(self._wake, waiting)
 
     def unmute(self) -> None:
         for connection in self.connections:
@@ -176,6 +196,9 @@ class KafkaDoor(BufferedAcceptor[Connection]):
         """Accept no more, answer what is under way, close."""
         if self._expiring is not None:
             self._expiring.cancel()
+        if self._on_rights_changed in self.broker.security.on_changed:
+            self.broker.security.on_changed.remove(self._on_rights_changed)
+            self.broker.topics.changed.remove(self.readable.drop)
         await self.close(STOP_SECONDS)
 
     async def answer(self, api: Api, call: Call, request: Any, frame: bytes) -> dict[str, Any] | bytes | None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import structlog
 from kio.schema.errors import ErrorCode
 
+from headrace.broker.security import Operation, Resource
 from headrace.doors.kafka.errors import Unanswerable, error_code
 from headrace.doors.kafka.fetch_wire import (
     ELSEWHERE,
@@ -56,6 +57,7 @@ SESSION_ID_NOT_FOUND = 70
 INVALID_SESSION_EPOCH = 71
 FENCED_LEADER_EPOCH = 74
 UNKNOWN_LEADER_EPOCH = 75
+TOPIC_AUTHORIZATION_FAILED = 29
 UNKNOWN_TOPIC_ID = 100
 SESSION_TOPIC_ID_ERROR = 106
 
@@ -115,6 +117,7 @@ class FetchCall:
         "_patient",
         "_preferred",
         "_queued",
+        "_readable",
         "_request",
         "_results",
         "_session",
@@ -151,7 +154,8 @@ class FetchCall:
         if request.rack and not connection.door.follows:
             self._preferred = replicas_near(connection.door.broker, request.rack, connection.listener.name)
         self._queued = False
-        self._on_wake = self._wake
+        self._readable = connection.readable_now()
+        self._on_wake = self.wake
 
     def join_session(self) -> int:
         """Find or open the session that the request belongs to; an error code for the whole request, or 0."""
@@ -228,6 +232,8 @@ class FetchCall:
 
     def look(self) -> bool:
         """Read every partition. True: there is enough, or an error, or no time to wait; and nothing is cold."""
+        if not self._readable.valid:
+            self._readable = self._connection.readable_now()
         request = self._request
         left = min(request.max_bytes, self._connection.door.settings.fetch_max_bytes)
         at_least_one = True
@@ -257,8 +263,11 @@ class FetchCall:
             topic = entry.topic = None
         if topic is None or not 0 <= entry.index < len(topic.partitions):
             unknown = UNKNOWN_TOPIC_ID if self._by_id and topic is None else UNKNOWN_TOPIC_OR_PARTITION
-            return Result(entry, unknown)
+            return Result(entry, self._hide(entry, unknown))
         door = self._connection.door
+        readable = self._readable
+        if topic not in readable.topics and not door.readable.allows(self._connection.session, readable, topic):
+            return Result(entry, TOPIC_AUTHORIZATION_FAILED)
         follows = door.follows
         if self._request.replica >= 0 or (follows and (self._request.version < RACK or not door.may_read())):
             return Result(entry, NOT_LEADER_OR_FOLLOWER)
@@ -319,6 +328,15 @@ class FetchCall:
         elif chunk.size:
             result.chunk = chunk
         return result
+
+    def _hide(self, entry: FetchPartition, unknown: int) -> int:
+        """The error of a partition that there is not, as far as the client may know that."""
+        if self._by_id:
+            return unknown
+        name = entry.key.decode(errors="replace")
+        security = self._connection.door.broker.security
+        may = security.allows(self._connection.session, Operation.READ, Resource.TOPIC, name)
+        return unknown if may else TOPIC_AUTHORIZATION_FAILED
 
     def _drop(self) -> None:
         """Give back what was read but is not sent."""
@@ -394,7 +412,8 @@ class FetchCall:
             partition.unwait(self._on_wake)
         self._waiting = []
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """There is something new: look again."""
         # Several partitions may wake in one flush: look once, after all of them.
         if not self._queued:
             self._queued = True

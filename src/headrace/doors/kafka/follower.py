@@ -32,7 +32,9 @@ _OWN = frozenset(
     (
         "metadata",
         "find_coordinator",
+        "sasl_handshake",
         "api_versions",
+        "sasl_authenticate",
         "describe_log_dirs",
         "describe_cluster",
         "describe_topic_partitions",

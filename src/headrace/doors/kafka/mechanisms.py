@@ -62,6 +62,10 @@ class _Once:
     def _error(self, why: str, user: str = "") -> AuthenticationFailed:
         return self._authenticator.error(self._session, user, self._mechanism, why)
 
+    async def step(self, message: bytes) -> bytes:
+        """The answer to the client's next message. Raises AuthenticationFailed."""
+        raise NotImplementedError
+
     def _begin(self, message: bytes) -> str:
         """The text of the one message."""
         if self._is_over:

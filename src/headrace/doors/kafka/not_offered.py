@@ -26,8 +26,6 @@ SHARE_STATE = (
 )
 # What Kafka answers where it does not offer them either. To all others the answer is UNSUPPORTED_VERSION.
 _CODES: dict[str, ErrorCode] = {
-    "sasl_handshake": ErrorCode.illegal_sasl_state,
-    "sasl_authenticate": ErrorCode.illegal_sasl_state,
     "create_delegation_token": ErrorCode.delegation_token_request_not_allowed,
     "renew_delegation_token": ErrorCode.delegation_token_request_not_allowed,
     "expire_delegation_token": ErrorCode.delegation_token_request_not_allowed,

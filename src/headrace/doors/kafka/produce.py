@@ -25,6 +25,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.broker.publish import Admission, Loadable
 from headrace.broker.quotas import Meter
+from headrace.broker.security import Operation, Resource
 from headrace.broker.transactions import TransactionalBatch
 from headrace.broker.unpacking import Packed, discard, prepare
 from headrace.doors.kafka.errors import KafkaError, Unanswerable, error_code
@@ -40,9 +41,9 @@ from headrace.doors.kafka.produce_wire import (
     Results,
     parse,
 )
-from headrace.doors.kafka.room import Rooms, ask, wait
+from headrace.doors.kafka.room import UNGUARDED, Rooms, ask, wait
 from headrace.doors.kafka.wire import skip_tags
-from headrace.errors import ConcurrentTransactions, CorruptBatch, HeadraceError, UnknownTopic
+from headrace.errors import ConcurrentTransactions, CorruptBatch, HeadraceError, NotAuthorized, UnknownTopic
 from headrace.format.batch import COMPRESSION_MASK, CONTROL, HEADER_BYTES, PREFIX_BYTES, TRANSACTIONAL
 from headrace.format.varint import varint
 from headrace.log.interface import Appended, Done, Partition
@@ -81,9 +82,9 @@ def handle(
     request = parse(buffer, body, stop, version, door.settings.array_max)
     meter = connection.meter(buffer, position, client_end) if door.quotas.is_active else None
     throttle = 0.0 if meter is None else meter.produced(stop - position, started)
-    admissions = _admit(connection, request)
+    admissions, rooms = _admit(connection, request, UNGUARDED)
     cold = _cold(connection, request, admissions)
-    rooms = ask(connection, request, admissions)
+    rooms = ask(connection, request, admissions, rooms)
     ready: list[Packed] = []
     try:
         large = _large(request, admissions, buffer, ready)
@@ -192,13 +193,28 @@ def _is_local(connection: Connection, request: Request, admission: Admission) ->
     return request.acks == 1 and connection.door.broker.log.is_replicated and admission.is_plain
 
 
-def _admit(connection: Connection, request: Request) -> list[Admission | None]:
-    """What publishing to each topic of the request takes; None for those that there are not."""
+def _admit(connection: Connection, request: Request, rooms: Rooms) -> tuple[list[Admission | None], Rooms]:
+    """What publishing to each topic of the request takes; None for those that there are not, and for those that the
+    client may not write to, which `rooms` then has."""
     door = connection.door
     by_id = request.version >= TOPIC_IDS
-    topics = [door.topic(key, by_id) for key, _ in request.topics]
     admit, session = door.broker.publisher.admit, connection.session
-    return [None if topic is None else admit(session, topic) for topic in topics]
+    admissions: list[Admission | None] = []
+    for key, _ in request.topics:
+        topic = door.topic(key, by_id)
+        try:
+            if topic is not None:
+                admissions.append(admit(session, topic))
+                continue
+            if not by_id:
+                # Whether there is such a topic is not for everybody to know.
+                door.broker.security.check(session, Operation.WRITE, Resource.TOPIC, key.decode(errors="replace"))
+        except NotAuthorized as error:
+            if rooms is UNGUARDED:
+                rooms = Rooms()
+            rooms.refused[key] = error
+        admissions.append(None)
+    return admissions, rooms
 
 
 def _cold(connection: Connection, request: Request, admissions: Sequence[Admission | None]) -> list[Loadable]:
@@ -251,7 +267,8 @@ async def _append_later(
                 await each.load()
         if rooms.waiting and not await wait(connection, rooms):
             return
-        before, admissions = admissions, _admit(connection, request)
+        before = admissions
+        admissions, rooms = _admit(connection, request, rooms)
         if admissions == before:
             break
         # A topic has changed meanwhile, and may ask for more.
@@ -293,17 +310,18 @@ def _append(
             try:
                 if request.acks not in (-1, 0, 1):
                     raise KafkaError(ErrorCode.invalid_required_acks, f"acks={request.acks}: it must be 0, 1 or -1")
+                if key in rooms.refused:
+                    raise rooms.refused[key]
                 if admission is None and version >= TOPIC_IDS:
                     raise KafkaError(ErrorCode.unknown_topic_id, "there is no topic of that id")
                 if admission is None or not 0 <= index < len(admission.topic.partitions):
                     raise UnknownTopic(f"there is no partition {index} of such a topic")
-                if key in rooms.refused:
-                    raise rooms.refused[key]
                 partition = admission.topic.partitions[index]
                 batch = memoryview(buffer)[start:end] if start >= 0 else memoryview(b"")
                 transactional = _check(batch, version)
                 done = _done_of(entry, result) if request.acks else None
                 if transactional:
+                    _check_id(connection, request)
                     offered = publisher.offer(admission, partition, batch, done or _unheard)
                     within.append((result, admission, offered))
                     continue
@@ -338,6 +356,13 @@ def _append(
         out.append(entry.reply)
     if throttle:
         connection.mute(throttle)
+
+
+def _check_id(connection: Connection, request: Request) -> None:
+    """Raise NotAuthorized for a client that may not write in the transactions of that id."""
+    if request.transactional_id is not None:
+        name = request.transactional_id.decode(errors="replace")
+        connection.door.broker.security.check(connection.session, Operation.WRITE, Resource.TRANSACTIONAL_ID, name)
 
 
 def _append_within(

@@ -1,8 +1,8 @@
 """ConsumerGroupDescribe (69), versions 0 to 1: groups of the consumer protocol, their members, and who has and shall
 have what.
 
-A group with a topic that the client may not describe is TOPIC_AUTHORIZATION_FAILED, without its members. A classic group
-is GROUP_ID_NOT_FOUND, by which tools know to ask DescribeGroups. Topics that are gone are not shown.
+A group with a topic that the client may not describe is TOPIC_AUTHORIZATION_FAILED, without its members. A classic
+group is GROUP_ID_NOT_FOUND, by which tools know to ask DescribeGroups. Topics that are gone are not shown.
 """
 
 from __future__ import annotations
