@@ -34,7 +34,7 @@ from headrace.log.interface import Topic
 NOT_LEADER, NOT_COORDINATOR = ErrorCode.not_leader_or_follower, ErrorCode.not_coordinator
 NOT_CONTROLLER = ErrorCode.not_controller
 ANSWERED = {"metadata", "find_coordinator", "api_versions", "describe_log_dirs", "describe_cluster", "fetch"} | {
-    "describe_topic_partitions", "describe_acls", "create_acls", "delete_acls", "list_groups", "list_transactions",
+    "describe_topic_partitions", "describe_acls", "describe_user_scram_credentials", "list_groups", "list_transactions",
     "sasl_handshake", "sasl_authenticate",
 }  # fmt: skip
 CODES = {
@@ -44,6 +44,7 @@ CODES = {
     **dict.fromkeys(("alter_partition_reassignments", "list_partition_reassignments"), NOT_CONTROLLER),
     **dict.fromkeys(("describe_configs", "alter_configs", "incremental_alter_configs"), NOT_CONTROLLER),
     **dict.fromkeys(("describe_quorum", "list_config_resources"), NOT_CONTROLLER),
+    **dict.fromkeys(("create_acls", "delete_acls", "alter_user_scram_credentials"), NOT_CONTROLLER),
 }
 PRODUCER: dict[str, Any] = {"transactional_id": None, "transaction_timeout": 1, "producer_id": -1, "producer_epoch": -1}
 REFUSED = [

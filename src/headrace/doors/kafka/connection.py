@@ -23,7 +23,9 @@ from headrace.doors.kafka.file_replies import Outbox, Part, release_parts
 from headrace.doors.kafka.produce import CORRELATION_END, append_cached
 from headrace.doors.kafka.registry import FETCH, PRODUCE
 from headrace.doors.kafka.sasl import Sasl
+from headrace.doors.kafka.settings import Protocol
 from headrace.doors.kafka.wire import HEAD, INT32
+from headrace.errors import AuthenticationFailed
 from headrace.runtime.disk import FileRange
 from headrace.runtime.sendfile import is_same_machine, without_pacing
 
@@ -114,6 +116,8 @@ class Connection(BufferedConnection):
         self.session.host = self.client_host
         if self.listener.protocol.has_sasl:
             self.sasl = self.gate = Sasl(self)
+        elif self.listener.protocol is Protocol.SSL:
+            self._login_by_certificate()
 
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(error)
@@ -150,6 +154,17 @@ class Connection(BufferedConnection):
         self.session.on_ended = self._ended
         self.cached = self.readable = None
         self.door.broker.security.login(self.session, identity)
+
+    def _login_by_certificate(self) -> None:
+        """A client that has shown a certificate in its TLS handshake is whom that one names."""
+        certificate = self.transport.get_extra_info("peercert")
+        if not certificate:
+            return
+        try:
+            self.login(self.door.broker.security.authenticator.certificate(certificate, self.session))
+        except AuthenticationFailed as error:
+            self._held |= BUSY
+            self.door.loop.call_later(error.delay_ms / 1000, self.close)
 
     def _ended(self, reason: str) -> None:
         log.debug("connection closed", client=self.name, reason=reason)

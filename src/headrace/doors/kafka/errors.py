@@ -28,6 +28,11 @@ class Unanswerable(errors.HeadraceError):
 
 
 _CODES: dict[type[BaseException], ErrorCode] = {
+    errors.InvalidCredentials: ErrorCode.unacceptable_credential,
+    errors.DuplicateCredentials: ErrorCode.duplicate_resource,
+    errors.UnknownUser: ErrorCode.resource_not_found,
+    errors.InvalidRule: ErrorCode.invalid_request,
+    errors.TooManyIdentities: ErrorCode.policy_violation,
     errors.UnknownTopic: ErrorCode.unknown_topic_or_partition,
     errors.TopicExists: ErrorCode.topic_already_exists,
     errors.InvalidTopic: ErrorCode.invalid_topic_exception,

@@ -27,7 +27,7 @@ from headrace.log.interface import Partition
 
 METADATA, INIT_PRODUCER_ID, DESCRIBE_CONFIGS, DESCRIBE_TOPIC_PARTITIONS = 3, 22, 32, 75
 
-# Answered here. (There are no access control lists.)
+# Answered here: users and rules are the same on all nodes.
 _OWN = frozenset(
     (
         "metadata",
@@ -39,8 +39,7 @@ _OWN = frozenset(
         "describe_cluster",
         "describe_topic_partitions",
         "describe_acls",
-        "create_acls",
-        "delete_acls",
+        "describe_user_scram_credentials",
     )
 )
 _EMPTY = frozenset(("list_groups", "list_transactions"))
@@ -49,6 +48,9 @@ _RELAYED = frozenset(
         "describe_configs",
         "alter_configs",
         "incremental_alter_configs",
+        "create_acls",
+        "delete_acls",
+        "alter_user_scram_credentials",
         "list_partition_reassignments",
         "describe_quorum",
         "list_config_resources",

@@ -26,10 +26,10 @@ SHARE_STATE = (
 )
 # What Kafka answers where it does not offer them either. To all others the answer is UNSUPPORTED_VERSION.
 _CODES: dict[str, ErrorCode] = {
-    "create_delegation_token": ErrorCode.delegation_token_request_not_allowed,
-    "renew_delegation_token": ErrorCode.delegation_token_request_not_allowed,
-    "expire_delegation_token": ErrorCode.delegation_token_request_not_allowed,
-    "describe_delegation_token": ErrorCode.delegation_token_request_not_allowed,
+    "create_delegation_token": ErrorCode.delegation_token_auth_disabled,
+    "renew_delegation_token": ErrorCode.delegation_token_auth_disabled,
+    "expire_delegation_token": ErrorCode.delegation_token_auth_disabled,
+    "describe_delegation_token": ErrorCode.delegation_token_auth_disabled,
 }
 
 
@@ -39,11 +39,6 @@ def _groups(request: Any, error: Reply) -> Reply:
 
 def _groups_with_topics(request: Any, error: Reply) -> Reply:
     return {"groups": [{**error, "group_id": group.group_id} for group in request.groups]}
-
-
-def _users(request: Any, error: Reply) -> Reply:
-    names = dict.fromkeys(each.name for each in (*request.deletions, *request.upsertions))
-    return {"results": [{**error, "user": name} for name in names]}
 
 
 def _log_dirs(request: Any, error: Reply) -> Reply:
@@ -74,7 +69,6 @@ def _share_state(request: Any, error: Reply) -> Reply:
 # Of replies whose errors stand with each thing that was asked about.
 _EACH: dict[str, Callable[[Any, Reply], Reply]] = {
     "alter_replica_log_dirs": _log_dirs,
-    "alter_user_scram_credentials": _users,
     "describe_share_group_offsets": _groups_with_topics,
     "share_group_describe": _groups,
     **dict.fromkeys(SHARE_STATE, _share_state),

@@ -20,12 +20,18 @@ from headrace.format.schema import Shape, load_schema
 
 Reply = dict[str, Any]
 
+ALTER_USERS = 51
+
 
 def refuse(
     api_key: int, version: int, request: Any, code: ErrorCode, sentence: str, leader: Leader | None = None
 ) -> Reply:
     """The reply to a request of kio's. `leader` is named to clients of an API that can take it."""
     said: Reply = {"error_code": code, "error_message": sentence}
+    if api_key == ALTER_USERS:
+        # Its answers are about users, whom the request names in two places.
+        names = dict.fromkeys(each.name for each in (*request.deletions, *request.upsertions))
+        return {"results": [{**said, "user": name} for name in names]}
     if leader is not None:
         said["current_leader"] = leader.current
         said["node_endpoints"] = [leader.endpoint._asdict()]

@@ -83,6 +83,8 @@ APIS: dict[int, Api] = {
         Api(47, "offset_delete", 0, 0, NEVER),
         Api(48, "describe_client_quotas", 0, 1, 1),
         Api(49, "alter_client_quotas", 0, 1, 1),
+        Api(50, "describe_user_scram_credentials", 0, 0, 0),
+        Api(51, "alter_user_scram_credentials", 0, 0, 0),
         Api(55, "describe_quorum", 0, 2, 0),
         Api(60, "describe_cluster", 0, 2, 0),
         Api(61, "describe_producers", 0, 0, 0),

@@ -105,6 +105,10 @@ DECLARATIONS: Mapping[str, Declaration] = {
     "alter_partition_reassignments": (_cluster(Operation.ALTER),),
     "list_partition_reassignments": (_cluster(Operation.DESCRIBE),),
     "offset_delete": (Requires(Operation.DELETE, Resource.GROUP, THE_GROUP), _topic(Operation.READ)),
+    "describe_client_quotas": (_cluster(Operation.DESCRIBE_CONFIGS),),
+    "alter_client_quotas": (
+        Requires(Operation.ALTER_CONFIGS, Resource.CLUSTER, "the cluster, answered entity by entity"),
+    ),
     "describe_user_scram_credentials": (_cluster(Operation.DESCRIBE),),
     "alter_user_scram_credentials": (_cluster(Operation.ALTER),),
     "describe_quorum": (_cluster(Operation.DESCRIBE),),

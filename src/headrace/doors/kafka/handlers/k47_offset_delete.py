@@ -18,6 +18,8 @@ from headrace.doors.kafka.partitions import find_partitions
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
     replies, existing = find_partitions(call, request.topics)
+    if not existing:
+        return {"error_code": ErrorCode.none, "topics": replies}
     places = [(topic.name, each.partition_index) for _, topic, each in existing]
     problem, problems = await call.broker.groups.delete_offsets(request.group_id, places)
     if problem is not Problem.NONE:
