@@ -10,6 +10,7 @@ from headrace.config import settings_table
 from headrace.doors.http.api.openapi import table
 from headrace.doors.http.api.routes import ENDPOINTS
 from headrace.doors.kafka.registry import versions_table
+from headrace.doors.kafka.rights import rights_table
 
 
 def renew(page: str, name: str, table: str) -> None:
@@ -24,6 +25,7 @@ def renew(page: str, name: str, table: str) -> None:
 renew("configuration.md", "settings", settings_table())
 renew("console.md", "settings", console_settings())
 renew("kafka.md", "versions", versions_table())
+renew("kafka.md", "rights", rights_table())
 renew("rest-api.md", "routes", table(ENDPOINTS))
 renew("rocketmq.md", "requests", requests_table())
 renew("rocketmq.md", "rpcs", rpcs_table())

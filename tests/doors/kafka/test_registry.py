@@ -11,6 +11,7 @@ from kio.schema.index import api_key_map
 
 from headrace.doors.kafka import fetch_wire, produce_wire
 from headrace.doors.kafka.registry import APIS, FETCH, PRODUCE, Api, handler, versions_table
+from headrace.doors.kafka.rights import rights_table
 
 
 @pytest.mark.parametrize("api", [each for each in APIS.values() if each.key not in (PRODUCE, FETCH)])
@@ -36,4 +37,5 @@ def test_the_table_agrees_with_the_schemas(api: Api) -> None:
 
 def test_the_documented_table_is_up_to_date() -> None:
     text = (Path(__file__).parents[3] / "docs" / "kafka.md").read_text()
+    assert rights_table() in text, "run `make docs` to renew the rights in docs/kafka.md"
     assert versions_table() in text, "run `make docs` to renew the table in docs/kafka.md"

@@ -196,3 +196,23 @@ def may_make_producers(security: Security, session: Session) -> None:
     may = Operation.IDEMPOTENT_WRITE, Resource.CLUSTER, CLUSTER_NAME
     if not security.would_allow(session, *may) and not security.allows_some(session, Operation.WRITE, Resource.TOPIC):
         security.check(session, *may)
+
+
+def rights_table() -> str:
+    """The table of docs/kafka.md."""
+    from headrace.doors.kafka.registry import APIS
+
+    lines = ["| API | right | on |", "| --- | --- | --- |"]
+    for api in APIS.values():
+        name = "".join(word.capitalize() for word in api.name.split("_"))
+        declared = DECLARATIONS[api.name]
+        if isinstance(declared, Open):
+            lines.append(f"| {name} | none | {declared.why} |")
+        elif isinstance(declared, Inside):
+            lines.append(f"| {name} | one of several | {declared.where} |")
+        else:
+            for each in declared:
+                kind = "" if each.by == THE_CLUSTER else f"{each.resource.name}: "
+                lines.append(f"| {name} | {each.operation.name} | {kind}{each.by} |")
+                name = ""
+    return "\n".join(lines) + "\n"
