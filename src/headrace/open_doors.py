@@ -56,6 +56,7 @@ class OpenDoors:
         """Open the doors, or those of a node that follows. Raises DoorClosed."""
         config = self._config
         shared, shown = config.part(SharedSettings), command_line(config)
+        self._capacity.limits = broker.quotas.connections
         host_names = {"localhost", broker.runtime.hostname, *config.host_names}
         for entry in self._entries:
             if not entry.is_configured(config) or (follows and not entry.follower):

@@ -57,14 +57,14 @@ async def test_doors_share_the_descriptors():
     kafka: Roster[Client] = Roster(2, DoorMetrics("kafka"), capacity)
     http: Roster[Client] = Roster(9, DoorMetrics("http"), capacity)
     clients = [Client() for _ in range(6)]
-    assert [kafka.admit(each) for each in clients[:3]] == [True, True, False]
-    assert [http.admit(each) for each in clients[3:5]] == [True, False]
+    assert [kafka.admit(each, "") is not None for each in clients[:3]] == [True, True, False]
+    assert [http.admit(each, "") is not None for each in clients[3:5]] == [True, False]
     # Those that were refused give nothing back.
     http.forget(clients[4])
     kafka.forget(clients[2])
-    assert not http.admit(clients[5])
+    assert http.admit(clients[5], "") is None
     kafka.forget(clients[0])
-    assert http.admit(clients[5])
+    assert http.admit(clients[5], "") is not None
     assert capacity.descriptors_left == 0
 
 

@@ -213,6 +213,7 @@ def render(
                 yield from _labelled("topic", having, rows)
             yield from _requests(broker)
             yield from _security(broker)
+            yield from _quotas(broker)
 
     # `auto_describe` off: a registry would otherwise collect once just to learn the names.
     registry = CollectorRegistry(auto_describe=False)
@@ -320,6 +321,23 @@ def _security(broker: Broker) -> Iterator[Metric]:
     yield refused
     yield CounterMetricFamily("headrace_audit_records", "Records written to __audit.", audit.written)
     yield CounterMetricFamily("headrace_audit_dropped", "Entries that __audit lacks.", audit.dropped)
+
+
+def _quotas(broker: Broker) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    quotas = broker.quotas
+    for name, help, figure in (
+        ("headrace_quota_throttled", "Times that a client was held back.", "throttled"),
+        ("headrace_quota_throttled_seconds", "For how long in all.", "seconds"),
+        ("headrace_quota_refused", "Requests and connections refused.", "refused"),
+    ):
+        counts = CounterMetricFamily(name, help, labels=["quota"])
+        for kind, figures in quotas.figures.items():
+            counts.add_metric([kind.value], getattr(figures, figure))
+        yield counts
+    yield GaugeMetricFamily("headrace_quota_entities", "Those that have quotas.", len(quotas.table.entities))
+    yield GaugeMetricFamily("headrace_quota_clients", "Clients whose use is kept.", quotas.tracked)
 
 
 def _cumulated(histogram: Histogram) -> list[tuple[str, float]]:

@@ -165,6 +165,11 @@ class Topics:
         """Every topic, by name."""
         return self._log.topics
 
+    @property
+    def partitions_by_default(self) -> int:
+        """How many a topic gets that is created without a number."""
+        return self._config.num_partitions
+
     def check_new(
         self, name: str, partitions: int = -1, config: Mapping[str, str] | None = None, internal: bool = False
     ) -> dict[str, str]:

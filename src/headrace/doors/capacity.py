@@ -19,6 +19,7 @@ from typing import Protocol
 
 import structlog
 
+from headrace.broker.quotas.connections import Connections
 from headrace.broker.rate_limit import RateLimit
 
 log = structlog.get_logger("headrace.doors")
@@ -41,6 +42,8 @@ class Capacity:
         receiving_bytes: int = sys.maxsize,
         descriptors: int = sys.maxsize,
     ) -> None:
+        self.limits: Connections | None = None
+        """What the broker's quotas say of connections."""
         self.descriptors_left = descriptors
         """For connections."""
         self.unread_bytes = 0

@@ -136,13 +136,16 @@ class BufferedConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        if not self.door.connections.admit(self):
-            self._held = LOST
-            self.transport.abort()
-            return
         peer = transport.get_extra_info("peername")
         if peer:
             self.address = (str(peer[0]), int(peer[1]))
+        wait = self.door.connections.admit(self, self.address[0])
+        if wait is None:
+            self._held = LOST
+            self.transport.abort()
+            return
+        if wait:
+            self.mute(wait)
         self._opened()
 
     def connection_lost(self, error: Exception | None) -> None:

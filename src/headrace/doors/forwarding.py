@@ -177,7 +177,9 @@ class Client(Side):
             self.transport.abort()
             return
         # A second descriptor is for the connection with the leader.
-        if not roster.admit(self):
+        peer = self.transport.get_extra_info("peername")
+        wait = roster.admit(self, str(peer[0]) if peer else "")
+        if wait is None:
             self.transport.abort()
             return
         self._has_second = roster.capacity.take()
@@ -186,9 +188,12 @@ class Client(Side):
             self.transport.abort()
             return
         self.transport.pause_reading()
-        self._connecting = self._forwarder.loop.create_task(self._connect(*self.target))
+        self._connecting = self._forwarder.loop.create_task(self._connect(wait, *self.target))
 
-    async def _connect(self, number: int, place: tuple[str, int]) -> None:
+    async def _connect(self, wait: float, number: int, place: tuple[str, int]) -> None:
+        if wait:
+            # More come from its address than may.
+            await asyncio.sleep(wait)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 _, leader = await self._forwarder.loop.create_connection(Side, *place)

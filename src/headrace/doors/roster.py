@@ -28,7 +28,9 @@ class Roster(Generic[C]):
         self._metrics = metrics
         self.capacity = capacity or Capacity()
         """What this door shares with the others."""
-        self._connections: dict[C, None] = {}
+        # With the addresses from which they came.
+        self._connections: dict[C, str] = {}
+        self._limits = self.capacity.limits
         self._closed = False
         # Done when a stopping door has no connection left.
         self._emptied: asyncio.Future[None] | None = None
@@ -39,23 +41,34 @@ class Roster(Generic[C]):
     def __len__(self) -> int:
         return len(self._connections)
 
-    def admit(self, connection: C) -> bool:
-        """Count a new connection in, unless there are too many, or the door is closing."""
+    def admit(self, connection: C, host: str) -> float | None:
+        """Count a new connection from an address in; the seconds for which it is not read. None: it is refused, because
+        there are too many, or the door is closing."""
+        wait = 0.0
         room = len(self._connections) < self._most and not self._closed
         if not room or not self.capacity.take():
             self._metrics.connections_refused += 1
             if room:
                 self.capacity.refused(self._metrics.name, asyncio.get_running_loop().time())
-            return False
-        self._connections[connection] = None
+            return None
+        if self._limits is not None:
+            admitted = self._limits.admit(host)
+            if admitted is None:
+                self.capacity.give_back()
+                self._metrics.connections_refused += 1
+                return None
+            wait = admitted
+        self._connections[connection] = host
         self._metrics.connections_accepted += 1
         self._metrics.connections = len(self._connections)
-        return True
+        return wait
 
     def forget(self, connection: C) -> None:
         """Count a lost connection out."""
         if connection in self._connections:
-            del self._connections[connection]
+            host = self._connections.pop(connection)
+            if self._limits is not None:
+                self._limits.forget(host)
             self.note_unread(connection, 0)
             self.capacity.release(connection)
             self.capacity.give_back()

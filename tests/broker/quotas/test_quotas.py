@@ -219,3 +219,63 @@ def _produced(engine: Quotas, session: Session, size: int) -> float:
     meter = engine.meter(session)
     assert meter is not None
     return meter.produced(size, 1.0)
+
+
+# --- connections ------------------------------------------------------------------------------------------------------
+
+
+async def test_so_many_connections_from_an_address() -> None:
+    engine = quotas(quota_address_connections=2)
+    limits = engine.connections
+    assert [limits.admit("10.0.0.1") for _ in range(3)] == [0, 0, None]
+    assert limits.admit("10.0.0.2") == 0
+    limits.forget("10.0.0.1")
+    assert [limits.admit("10.0.0.1") for _ in range(2)] == [0, None]
+    engine.apply(make_entity([("ip", "10.0.0.1")]), {Kind.CONNECTIONS: 3})
+    assert [limits.admit("::ffff:10.0.0.1"), limits.admit("10.0.0.1")] == [0, 0]
+    assert limits.admit("10.0.0.1") is None
+    assert engine.figures[Kind.CONNECTIONS].refused == 3
+    engine.apply(make_entity([("ip", None)]), {Kind.CONNECTIONS: 0})
+    assert limits.admit("10.0.0.3") is None
+    for host, count in (("10.0.0.1", 3), ("10.0.0.2", 1), ("::ffff:10.0.0.1", 1)):
+        for _ in range(count):
+            limits.forget(host)
+    assert [limits.of_address(host) for host in ("10.0.0.1", "10.0.0.2")] == [0, 0]
+
+
+async def test_connections_that_come_too_fast_wait_and_are_then_refused() -> None:
+    engine = quotas(quota_throttle_max_ms=2_000)
+    engine.apply(make_entity([("ip", None)]), {Kind.CONNECT: 2})
+    waits = [engine.connections.admit("10.0.0.1") for _ in range(20)]
+    assert waits[:2] == [0, 0]
+    waited = [wait for wait in waits[2:] if wait]
+    assert waited == sorted(waited)
+    assert 0 < waited[0] <= 0.5
+    assert waited[-1] <= 2
+    assert waits[-1] is None
+    assert engine.connections.of_address("10.0.0.1") == 2 + len(waited)
+    assert engine.connections.admit("10.0.0.2") == 0
+
+
+async def test_so_many_connections_of_a_user() -> None:
+    engine = quotas(quota_user_connections=2)
+
+    def come(user: str) -> Session:
+        session = Session(user=user)
+        session.on_ended = print
+        return session
+
+    first, second, third = (come("ann") for _ in range(3))
+    assert [engine.connections.admit_user(each) for each in (first, second, third)] == [True, True, False]
+    assert engine.connections.admit_user(first), "authenticated anew"
+    assert engine.connections.admit_user(come("ben"))
+    assert engine.connections.admit_user(Session(user="ann")), "it ends with its request"
+    # The session has become anonymous, or is forgotten.
+    second.user = ""
+    assert engine.connections.admit_user(third)
+    del first
+    gc.collect()
+    fourth = come("ann")
+    assert engine.connections.admit_user(fourth)
+    engine.apply(USER_ANN, {Kind.CONNECTIONS: 0})
+    assert not engine.connections.admit_user(come("ann"))

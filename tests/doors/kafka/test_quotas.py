@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from kio.schema.errors import ErrorCode
 from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, open_door, produce_fields
-from tests.waiting import SECONDS
+from tests.waiting import SECONDS, until
 
 from headrace.broker.quotas.entities import make_entity
 from headrace.broker.quotas.kinds import Kind
@@ -65,3 +66,47 @@ async def test_a_percentage_of_the_loop(tmp_path: Path) -> None:
         door.broker.quotas.apply(ANONYMOUS, {})
         assert not (await wire.ask("produce", 9, **produce_fields(topic, batch_of(b"a")))).throttle_time
         assert all(connection.timed is None for connection in door.connections)
+
+
+async def test_topics_that_are_made_too_fast(tmp_path: Path) -> None:
+    """Clients that know the error are told it, the others are held back; both are told for how long."""
+    async with open_door(tmp_path, quota_throttle_max_ms=200) as door, await Wire.open(door) as wire:
+        door.broker.quotas.apply(ANONYMOUS, {Kind.MUTATE: 1})
+
+        async def create(version: int, name: str, partitions: int) -> tuple[ErrorCode, float]:
+            topic = {"name": name, "num_partitions": partitions, "replication_factor": 1}
+            topic |= {"assignments": [], "configs": []}
+            reply = await wire.ask("create_topics", version, topics=[topic], timeout=30_000, validate_only=False)
+            return reply.topics[0].error_code, reply.throttle_time.total_seconds()
+
+        assert await create(7, "a", 8) == (ErrorCode.none, 0)
+        assert await create(7, "b", 8) == (ErrorCode.none, 0.2)
+        assert await create(7, "c", 1) == (ErrorCode.throttling_quota_exceeded, 0.2)
+        assert await create(5, "d", 1) == (ErrorCode.none, 0.2)
+        assert sorted(door.broker.topics.all) == ["a", "b", "d"]
+        reply = await wire.ask("delete_topics", 6, topics=[{"name": "a", "topic_id": None}], timeout=30_000)
+        assert reply.responses[0].error_code is ErrorCode.throttling_quota_exceeded
+        topic = {"name": "a", "count": 9, "assignments": None}
+        reply = await wire.ask("create_partitions", 3, topics=[topic], timeout=30_000, validate_only=False)
+        assert reply.results[0].error_code is ErrorCode.throttling_quota_exceeded
+        door.broker.quotas.apply(ANONYMOUS, {})
+        reply = await wire.ask("delete_topics", 6, topics=[{"name": "a", "topic_id": None}], timeout=30_000)
+        assert reply.responses[0].error_code is ErrorCode.none
+
+
+async def test_connections_of_an_address(tmp_path: Path) -> None:
+    async with open_door(tmp_path, quota_address_connections=1) as door, await Wire.open(door) as wire:
+        await wire.ask("metadata", 12, **PING)
+        async with await Wire.open(door) as refused:
+            assert await refused.closed() == b""
+        assert door.metrics.connections_refused == 1
+        door.broker.quotas.apply(make_entity([("ip", "127.0.0.1")]), {Kind.CONNECTIONS: 2, Kind.CONNECT: 1})
+        async with await Wire.open(door) as other:
+            await other.ask("metadata", 12, **PING)
+        await until(lambda: door.broker.quotas.connections.of_address("127.0.0.1") == 1)
+        # The second within a second is accepted, and waits.
+        async with await Wire.open(door) as late:
+            late.send("metadata", 12, **PING)
+            await until(lambda: len(door.connections) == 2)
+            assert [connection.held for connection in door.connections] == [False, True]
+            await asyncio.wait_for(late.receive("metadata", 12), SECONDS)

@@ -19,6 +19,7 @@ from tests.doors.kafka.local_client import KEYS, build
 from tests.waiting import SECONDS
 
 from headrace.broker.membership import Membership
+from headrace.doors.capacity import Capacity
 from headrace.doors.door import DoorContext
 from headrace.doors.kafka.door import KafkaDoor
 from headrace.doors.kafka.registry import API_VERSIONS, APIS, Api, not_offered
@@ -34,7 +35,9 @@ async def open_door(
     async with brokers.running(
         data, membership, node_id=1, **{"durability": "async", "kafka": "127.0.0.1:0", **settings}
     ) as broker:
-        door = KafkaDoor(DoorContext(broker, broker.config, broker.config, tls=tls))
+        capacity = Capacity()
+        capacity.limits = broker.quotas.connections
+        door = KafkaDoor(DoorContext(broker, broker.config, broker.config, capacity, tls=tls))
         await door.start()
         try:
             yield door

@@ -114,6 +114,7 @@ class Publisher:
         # First, so that a client without rights does not learn which topics there are.
         self._security.check(session, Operation.WRITE, Resource.TOPIC, name)
         self._security.check_create(session, name)
+        self._quotas.take_mutate(session, self._topics.partitions_by_default)
         return await self._topics.ensure(name, config, session)
 
     async def ready(

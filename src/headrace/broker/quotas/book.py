@@ -6,6 +6,7 @@ that topic is, quotas are there again after a start, at the next leader, and on 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping
 
 from headrace.broker.quota_settings import QuotaSettings
@@ -28,9 +29,16 @@ class QuotaBook:
         self._quotas = quotas
         self._entities_max = config.quota_entities_max
         self._table = security.store.table(QUOTA, self._on_change)
+        security.on_login.append(self._on_login)
 
     def _on_change(self, key: Key, before: Values | None, now: Values | None) -> None:
         self._quotas.apply(from_key(key), now or {})
+
+    def _on_login(self, session: Session) -> None:
+        if not self._quotas.connections.admit_user(session):
+            # Once the door has done what it does with a new identity.
+            reason = "the user has as many connections as it may have (connections_max)"
+            asyncio.get_running_loop().call_soon(self._security.end, session, reason)
 
     def find(self, session: Session, wanted: QuotaFilter) -> dict[Entity, Values]:
         """The quotas of the entities that fit, in order. Raises NotAuthorized."""

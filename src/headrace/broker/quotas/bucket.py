@@ -60,6 +60,11 @@ class Bucket:
         self._then = now
         return 0.0
 
+    def is_exhausted(self, now: float) -> bool:
+        """Whether a client would have to wait longer than any is held back at a time."""
+        level = self._level - (now - self._then) * self.rate
+        return level - self._burst >= self._wait_max * self.rate
+
     def _wait(self, level: float) -> float:
         wait = min((level - self._burst) / self.rate, self._wait_max)
         self._figures.throttled += 1

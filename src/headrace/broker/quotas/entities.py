@@ -45,6 +45,11 @@ def _clean(kind: EntityType, name: str) -> str:
         raise InvalidQuota(f"{name[:80]!r} is no IP address") from None
 
 
+def address_name(host: str) -> str:
+    """An address as an entity names it: that of a client of IPv4 is the same through a socket of IPv6."""
+    return host.removeprefix("::ffff:") if "." in host else host.partition("%")[0]
+
+
 def types_of(entity: Entity) -> frozenset[EntityType]:
     return frozenset(kind for kind, _ in entity)
 

@@ -42,9 +42,14 @@ class Meter:
         wait = 0.0 if self._consume is None else self._consume.wait(now)
         return wait if self.request is None else max(wait, self.request.wait(now))
 
-    def mutated(self, partitions: int, now: float) -> float:
-        """Count partitions that the client has had made, added or deleted; the seconds for which it is held back."""
-        return 0.0 if self._mutate is None else self._mutate.charge(partitions, now)
+    def mutated(self, partitions: int, now: float) -> None:
+        """Count partitions that the client is about to have made, added or deleted."""
+        if self._mutate is not None:
+            self._mutate.count(partitions, now)
+
+    def wait_to_mutate(self, now: float) -> float:
+        """The seconds for which the client is held back for those."""
+        return 0.0 if self._mutate is None else self._mutate.wait(now)
 
     # --- for doors that refuse what is too much -----------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 
 from headrace.broker.quota_settings import QuotaSettings
 from headrace.broker.quotas.bucket import Bucket, Throttling
+from headrace.broker.quotas.connections import Connections
 from headrace.broker.quotas.entities import Entity
 from headrace.broker.quotas.kinds import Kind
 from headrace.broker.quotas.meter import Meter
@@ -38,6 +39,7 @@ class Quotas:
         self.table = QuotaTable(config)
         self.is_active = self.table.limits_clients
         """Whether any client may have a meter."""
+        self.connections = Connections(self)
         self._config = config
         self._wait_max = config.quota_throttle_max_ms / 1000
         self._meters: dict[tuple[str, str], Meter | None] = {}
@@ -62,6 +64,11 @@ class Quotas:
                 self._meters.clear()
             meter = self._meters[key] = self._make(*key)
             return meter
+
+    def take_mutate(self, session: Session, partitions: int) -> None:
+        """Count partitions that a client is about to have made, added or deleted. Raises QuotaExceeded."""
+        if self.is_active and (meter := self.meter(session)) is not None:
+            meter.take_mutate(partitions, asyncio.get_running_loop().time())
 
     def take_consume(self, session: Session) -> None:
         """Before a client is sent messages through a door that refuses those that were sent too much (`consumed`).
@@ -96,10 +103,10 @@ class Quotas:
         limits = self.table.rates(user, client_id)
         if not limits:
             return None
-        buckets = {kind: self._bucket(kind, limit) for kind, limit in limits.items()}
+        buckets = {kind: self.bucket(kind, limit) for kind, limit in limits.items()}
         return Meter(*(buckets.get(kind) for kind in (Kind.PRODUCE, Kind.CONSUME, Kind.REQUEST, Kind.MUTATE)))
 
-    def _bucket(self, kind: Kind, limit: Limit) -> Bucket:
+    def bucket(self, kind: Kind, limit: Limit) -> Bucket:
         """The bucket of a quota for those who share it, with what they have used before."""
         key = (kind, limit.entity, limit.value, limit.sharers)
         bucket = self._buckets.get(key)

@@ -50,6 +50,8 @@ class Security:
         not authenticated); None: those of any user may have."""
         self.on_authenticated: list[Callable[[Session], None]] = []
         """Called when a session is about to have another user, the same one anew, or none."""
+        self.on_login: list[Callable[[Session], None]] = []
+        """Called after a session has got an identity."""
         self.store = SecurityStore(runtime, log, topics, config)
         self.users = Users(runtime.random.bytes(32))
         self.authenticator = Authenticator(runtime, self.users, config)
@@ -259,6 +261,8 @@ class Security:
         self.audit.record(session, "login", detail=identity.how)
         if identity.expires_at is not None:
             self._expire_later(ref(session, self._discard), identity.expires_at)
+        for call in self.on_login:
+            call(session)
 
     def logout(self, session: Session) -> None:
         """The client has gone. Other sessions of its user keep what they have."""

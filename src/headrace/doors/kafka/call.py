@@ -36,6 +36,17 @@ class Call:
         """How the client reaches the brokers."""
         return Way(self.listener, self.listener_host, self.listener_port)
 
+    def mutate(self, partitions: int, told_from: int) -> None:
+        """Count partitions that are about to be made, added or deleted. Clients of versions from `told_from` on know
+        the error that says that it is too much, and QuotaExceeded is raised; the others are held back afterwards."""
+        quotas = self.broker.quotas
+        if not quotas.is_active:
+            return
+        meter = quotas.meter(self.connection.session, self.client_id or "")
+        if meter is not None:
+            count = meter.take_mutate if self.version >= told_from else meter.mutated
+            count(partitions, self.connection.door.loop.time())
+
     @property
     def session(self) -> Session:
         """Who asks."""

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # The version of a call that asked for a version of ApiVersions which is not there.
 UNSUPPORTED = -1
+# APIs that make, add or delete partitions.
+MUTATING = frozenset((19, 20, 37))
 
 
 def dispatch(
@@ -101,7 +103,10 @@ async def _answer(api: Api, call: Call, meter: Meter | None, correlation: int, f
                 reply = refuse_unauthorized(api, call, request)
                 if reply is None:
                     reply = await connection.door.answer(api, call, request, frame)
-        throttle = 0.0 if meter is None else meter.asked(connection.door.loop.time())
+        throttle = 0.0
+        if meter is not None:
+            now = connection.door.loop.time()
+            throttle = max(meter.asked(now), meter.wait_to_mutate(now) if api.key in MUTATING else 0.0)
         if reply is not None:
             if throttle and not isinstance(reply, bytes):
                 reply["throttle_time"] = int(throttle * 1000)

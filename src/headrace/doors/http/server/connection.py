@@ -67,14 +67,25 @@ class WebConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        if not self._listener.connections.admit(self):
-            self._transport.abort()
-            return
         peer = transport.get_extra_info("peername")
         if peer:
             self.host = str(peer[0])
+        wait = self._listener.connections.admit(self, self.host)
+        if wait is None:
+            self._transport.abort()
+            return
+        if wait:
+            # Any other reason to go on reading comes with something that it has sent.
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_later(wait, self._begin)
         self._transport.set_write_buffer_limits(high=UNSEEN_BYTES, low=0)
-        self._restart_deadline(self._patience)
+        self._restart_deadline(self._patience + wait)
+
+    def _begin(self) -> None:
+        """Read, at last, what the client has to say."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._restart_deadline(self._patience)
+            self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         # A handler goes on without its client: half a change is worse than one whose answer is not read.

@@ -24,6 +24,9 @@ from headrace.doors.kafka.configs import topic_entries
 from headrace.doors.kafka.errors import KafkaError, controller_code
 from headrace.errors import InvalidTopicConfig
 
+# The first version whose clients know THROTTLING_QUOTA_EXCEEDED.
+TOLD_FROM = 6
+
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
     duplicates = repeated(topic.name for topic in request.topics)
@@ -64,6 +67,7 @@ async def _make(call: Call, topic: Any, validate_only: bool, duplicate: bool, as
         own = topics.check_new(topic.name, partitions, config)
         topic_id, count = None, call.broker.config.num_partitions if partitions == -1 else partitions
     else:
+        call.mutate(call.broker.config.num_partitions if partitions == -1 else partitions, TOLD_FROM)
         made = await topics.create(topic.name, partitions, config)
         own, topic_id, count = dict(made.config), made.id, len(made.partitions)
     if not call.allows(Operation.DESCRIBE_CONFIGS, Resource.TOPIC, topic.name):

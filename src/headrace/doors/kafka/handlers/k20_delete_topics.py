@@ -18,6 +18,9 @@ from headrace.doors.kafka.changes import repeated, within
 from headrace.doors.kafka.errors import KafkaError, controller_code
 from headrace.errors import UnknownTopic
 
+# The first version whose clients know THROTTLING_QUOTA_EXCEEDED.
+TOLD_FROM = 5
+
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
     if call.version >= 6:
@@ -62,6 +65,7 @@ async def _delete(call: Call, name: str | None, topic_id: UUID | None, duplicate
         if topic_id is not None:
             raise KafkaError(ErrorCode.unknown_topic_id, f"there is no topic with the id {topic_id}")
         raise UnknownTopic(f"there is no topic '{name}'")
+    call.mutate(len(topic.partitions), TOLD_FROM)
     await broker.topics.delete(topic.name, only=topic)
     return {"name": topic.name, "topic_id": topic.id, "error_code": ErrorCode.none, "error_message": None}
 

@@ -13,6 +13,9 @@ from headrace.doors.kafka.changes import check_asked, check_replicas, repeated, 
 from headrace.doors.kafka.errors import KafkaError, controller_code
 from headrace.errors import NotAuthorized
 
+# The first version whose clients know THROTTLING_QUOTA_EXCEEDED.
+TOLD_FROM = 3
+
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
     duplicates = repeated(topic.name for topic in request.topics)
@@ -56,4 +59,5 @@ async def _grow(call: Call, topic: Any, may: bool, validate_only: bool, duplicat
         for assignment in topic.assignments:
             check_replicas(assignment.broker_ids, call.broker.membership.replicas)
     if not validate_only:
+        call.mutate(topic.count - len(now.partitions), TOLD_FROM)
         await topics.grow(topic.name, topic.count)

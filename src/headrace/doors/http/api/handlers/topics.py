@@ -250,6 +250,7 @@ async def create_topic(broker: Broker, request: Request, names: Names) -> Answer
     partitions, settings = _new_topic(request)
     name = names["topic"]
     broker.security.check_create(request.session, name)
+    broker.quotas.take_mutate(request.session, broker.config.num_partitions if partitions == -1 else partitions)
     topic = await broker.topics.create(name, partitions, settings, session=request.session)
     return await describe(broker, request, topic, 201)
 
@@ -328,6 +329,7 @@ def texts_of(settings: Mapping[str, Any]) -> dict[str, str]:
     command="topic delete TOPIC",
 )
 async def delete_topic(broker: Broker, request: Request, names: Names) -> Answer:
+    broker.quotas.take_mutate(request.session, len(broker.topics.existing(names["topic"]).partitions))
     await broker.topics.delete(names["topic"], session=request.session)
     return {"topic": names["topic"], "deleted": True}
 
@@ -350,6 +352,7 @@ async def grow_topic(broker: Broker, request: Request, names: Names) -> Answer:
     name = names["topic"]
     before = len(broker.topics.check_growth(name, count).partitions)
     if not dry_run:
+        broker.quotas.take_mutate(request.session, count - before)
         await broker.topics.grow(name, count, request.session)
     return {"topic": name, "partitions_before": before, "partitions": count, "dry_run": dry_run}
 

@@ -126,6 +126,7 @@ class NsqdHttp:
     async def _create_topic(self, request: Request, parameters: Mapping[str, str]) -> None:
         name = topic_name(parameters, "INVALID_TOPIC")
         self._broker.security.check_create(request.session, log_name(name))
+        self._broker.quotas.take_mutate(request.session, 1)
         try:
             await self._topics.ensure(name)
         except UnknownTopic:
@@ -135,6 +136,7 @@ class NsqdHttp:
 
     async def _delete_topic(self, request: Request, parameters: Mapping[str, str]) -> None:
         topic = self._existing(required(parameters, "topic"))
+        self._broker.quotas.take_mutate(request.session, len(topic.partitions))
         await self._broker.topics.delete(topic.name, only=topic)
 
     async def _empty_topic(self, request: Request, parameters: Mapping[str, str]) -> None:
