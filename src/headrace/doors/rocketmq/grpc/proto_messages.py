@@ -6,8 +6,8 @@ records`): a message that was sent over gRPC is the same to a consumer over remo
 
 from __future__ import annotations
 
+from hashlib import md5
 from typing import Any
-from zlib import crc32
 
 from headrace.broker.publish import Headers
 from headrace.doors.rocketmq.grpc.protocol import Code, Proto, definition
@@ -144,7 +144,8 @@ def write_message(stored: StoredMessage, topic: Proto) -> Proto:
     properties = read_properties(stored.properties)
     system = _d.SystemProperties(
         message_id=properties.get(UNIQUE_KEY, ""),
-        body_digest=_d.Digest(type=_d.CRC32, checksum=f"{crc32(stored.body):08X}"),
+        # As RocketMQ's proxy has it: clients differ in how they write a CRC.
+        body_digest=_d.Digest(type=_d.MD5, checksum=md5(stored.body, usedforsecurity=False).hexdigest().upper()),
         body_encoding=_d.IDENTITY,
         message_type=_type_of(properties),
         born_host=str(stored.born_host),
