@@ -212,6 +212,14 @@ class HalfDecided(HeadraceError):
 # --- appending --------------------------------------------------------------------------------------------------------
 
 
+class VersionConflict(HeadraceError):
+    """What is to be changed was changed meanwhile."""
+
+
+class DocumentsFull(HeadraceError):
+    """There is no room for more of that, or for so much in one."""
+
+
 class AppendRefused(HeadraceError):
     """The root of the reasons why a batch was not appended."""
 

@@ -15,6 +15,7 @@ import structlog
 from headrace.broker.archived import Archived
 from headrace.broker.audit import Audit
 from headrace.broker.browse import Browser
+from headrace.broker.console import Documents, Lease
 from headrace.broker.consumed import Consumed
 from headrace.broker.deduplication import Deduplication
 from headrace.broker.deliveries import Deliveries
@@ -103,6 +104,8 @@ class Broker:
         self.archived = Archived(runtime, log, self.groups, self.slow_readers, config)
         self.consumed = Consumed(log, self.queues, self.slow_readers, config)
         self.figures = Figures(self)
+        self.documents = Documents(runtime, log, self.topics, config)
+        self.alert_lease = Lease()
         # In the order in which they start.
         self._parts = (
             *(self.queues, self.groups, self.transactions, self.timer, self.deduplication, self.prepared),

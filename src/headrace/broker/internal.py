@@ -18,12 +18,16 @@ INTERNAL = frozenset(
     (
         *("__consumer_offsets", "__transaction_state", "__share_group_state"),
         *("__deliveries", "__queues", "__timers", "__half", "__deduplication", "__configs", "__apps", "__rocketmq"),
-        *("__security", "__audit"),
+        *("__security", "__audit", "__console"),
     )
 )
 EVENTS = "__deliveries"
 SECURITY = "__security"
-"""Users and rules. No client reads it, whatever its rights."""
+"""Users and rules."""
+CONSOLE = "__console"
+"""Alerts, with the secrets of the channels that notify, and registrations."""
+HIDDEN = frozenset((SECURITY, CONSOLE))
+"""No client reads them, whatever its rights."""
 AUDIT = "__audit"
 ROCKETMQ = "__rocketmq"
 EVENTS_SETTINGS = frozenset(("retention.ms", "retention.bytes", "segment.ms", "segment.bytes"))

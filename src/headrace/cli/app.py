@@ -35,6 +35,7 @@ COMMANDS = {
     "redrive": "redrive:redrive",
     "search": "search:search",
     "timer": "timers:app",
+    "alert": "alerts:app",
     "half": "half:app",
     "quota": "quotas:app",
     "cluster": "cluster:app",

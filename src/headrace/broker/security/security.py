@@ -13,7 +13,7 @@ from weakref import WeakSet, ref
 
 import structlog
 
-from headrace.broker.internal import SECURITY
+from headrace.broker.internal import HIDDEN
 from headrace.broker.rate_limit import RateLimit
 from headrace.broker.security.accounts import Accounts
 from headrace.broker.security.authenticator import Authenticator
@@ -96,7 +96,7 @@ class Security:
             if self.audit.has_reads and operation is Operation.READ:
                 self.audit.record(session, "read", resource, name)
             return True
-        if name == SECURITY and _is_hidden(operation, resource):
+        if name in HIDDEN and _is_hidden(operation, resource):
             return False
         self._report(session, operation, resource, name)
         return self._is_log_only
@@ -144,7 +144,7 @@ class Security:
     def visible(self, session: Session, resource: Resource, names: Iterable[str]) -> list[str]:
         """Those of some names that a session may describe: what lists show. What is left out is no refusal."""
         if self._is_log_only or self._may_all(session):
-            return [name for name in names if name != SECURITY]
+            return [name for name in names if name not in HIDDEN]
         return [name for name in names if self._decides(session, Operation.DESCRIBE, resource, name)]
 
     def operations(self, session: Session, resource: Resource, name: str) -> frozenset[Operation]:
@@ -176,7 +176,7 @@ class Security:
         """Whether a session may do that, for whatever reason; reports nothing."""
         if session.is_own:
             return True
-        if name == SECURITY and _is_hidden(operation, resource):
+        if name in HIDDEN and _is_hidden(operation, resource):
             return False
         if not self.is_enforced:
             return True
@@ -201,8 +201,8 @@ class Security:
 
     def explain(self, user: str, host: str, operation: Operation, resource: Resource, name: str) -> Explanation:
         """What `authorization=on` decides for a user at an address, and why."""
-        if name == SECURITY and _is_hidden(operation, resource):
-            return Explanation(False, f"no client may {operation.name} {SECURITY}, whatever the rules say")
+        if name in HIDDEN and _is_hidden(operation, resource):
+            return Explanation(False, f"no client may {operation.name} {name}, whatever the rules say")
         if user in self._super_users:
             return Explanation(True, f"{user} is a super user (super_users)")
         rule = self._index.decide(user, host, operation, resource, name)

@@ -11,6 +11,7 @@ from headrace.errors import (
     AppendRefused,
     BatchTooLarge,
     BoundReached,
+    DocumentsFull,
     HalfDecided,
     HeadraceError,
     InvalidHalf,
@@ -31,6 +32,7 @@ from headrace.errors import (
     UnknownHalf,
     UnknownQueue,
     UnknownTopic,
+    VersionConflict,
 )
 
 # The first class that fits counts.
@@ -38,6 +40,8 @@ STATUSES: tuple[tuple[type[HeadraceError], int], ...] = (
     (NotAuthorized, 403),
     (UnknownTopic, 404),
     (TopicExists, 409),
+    (VersionConflict, 409),
+    (DocumentsFull, 400),
     (InvalidTopicConfig, 400),
     (OffsetOutOfRange, 400),
     (UnknownQueue, 404),

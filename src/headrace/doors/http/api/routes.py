@@ -15,6 +15,7 @@ from headrace.broker.quotas.steps import Steps
 from headrace.broker.security.rights import Declaration, Open
 from headrace.doors.http.api import errors
 from headrace.doors.http.api.handlers import (
+    alerts,
     browse,
     cluster,
     figures,
@@ -45,6 +46,7 @@ MODULES = (
     *(topics, topic_settings),
     *(groups, queues, redrive, timers, half),
     *(quotas, figures, cluster),
+    alerts,
 )
 ENDPOINTS = tuple(endpoints_of(*MODULES))
 # What a node that follows answers for itself.
