@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import structlog
 
+from headrace.broker.durable import durable
 from headrace.broker.internal import AUDIT
 from headrace.broker.security.rights import Operation, Resource
 from headrace.broker.security.session import ANONYMOUS, Session
@@ -77,6 +78,7 @@ class Audit:
         self._waiting: dict[Entry, tuple[int, int]] = {}
         # Those that are being written: they take memory, too.
         self._writing = 0
+        self._turn = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
 
@@ -155,17 +157,15 @@ class Audit:
     # --- writing ------------------------------------------------------------------------------------------------------
 
     async def flush(self) -> None:
-        """Write what waits now. What cannot be written is dropped and counted; the log has it."""
-        waiting, self._waiting = list(self._waiting.items()), {}
-        if not waiting:
-            return
-        self._writing = len(waiting)
-        try:
-            for first in range(0, len(waiting), STEP_ENTRIES):
-                await self._write(waiting[first : first + STEP_ENTRIES])
-                await asyncio.sleep(0)
-        finally:
-            self._writing = 0
+        """Write what waits now; it is durable then. What cannot be written is dropped and counted; the log has it."""
+        async with self._turn:
+            waiting, self._waiting = list(self._waiting.items()), {}
+            self._writing = len(waiting)
+            try:
+                for first in range(0, len(waiting), STEP_ENTRIES):
+                    await self._write(waiting[first : first + STEP_ENTRIES])
+            finally:
+                self._writing = 0
 
     async def _write(self, step: list[tuple[Entry, tuple[int, int]]]) -> None:
         rows: list[tuple[int, bytes, bytes, list[tuple[str, bytes]]]] = []
@@ -180,12 +180,15 @@ class Audit:
             shown = {key: each for key, each in value.items() if each != "" and key != "t"}
             logger.info("audit", **shown)
         if not self._writes:
+            await asyncio.sleep(0)
             return
         try:
             topic = await self._topics.open(AUDIT, 1, TOPIC_CONFIG, internal=True)
             partition = topic.partitions[0]
             await partition.load()
-            partition.append(records.build(rows))
+            waiter, done = durable(None)
+            partition.append(records.build(rows), done).complete(done)
+            await waiter
         except (HeadraceError, OSError) as error:
             logger.warning("could not write to the audit topic", topic=AUDIT, error=str(error), entries=len(step))
             self.dropped += len(step)

@@ -14,6 +14,7 @@ import structlog
 
 from headrace.broker.archived import Archived
 from headrace.broker.audit import Audit
+from headrace.broker.audit_reader import AuditReader
 from headrace.broker.browse import Browser
 from headrace.broker.console import Documents, Lease
 from headrace.broker.consumed import Consumed
@@ -78,6 +79,7 @@ class Broker:
         self.dynamic = DynamicConfig(runtime, log, self.topics, config)
         self.dynamic.on_altered.append(self.audit.record_settings)
         self.unpacking = Unpacker(runtime.offload, config.decompressed_max_bytes)
+        self.audit_reader = AuditReader(runtime, self.topics, self.unpacking)
         self.groups = GroupCoordinator(runtime, log, self.topics, config)
         self.groups.consumers.own_settings = self.dynamic.of_group
         self.deliveries = Deliveries(runtime, self.topics, config)

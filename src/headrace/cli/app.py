@@ -22,7 +22,7 @@ import typer.main
 from headrace import __version__
 from headrace.errors import HeadraceError
 
-# Where each command is, in the order of the help: MODULE:FUNCTION, or MODULE:app for a group of commands.
+# Where each command is, in the order of the help: MODULE:FUNCTION, or MODULE:GROUP for a group of commands.
 COMMANDS = {
     "overview": "figures:overview",
     "figures": "figures:figures",
@@ -37,6 +37,11 @@ COMMANDS = {
     "timer": "timers:app",
     "alert": "alerts:app",
     "half": "half:app",
+    "user": "users:app",
+    "token": "tokens:app",
+    "acl": "acls:app",
+    "role": "acls:roles",
+    "audit": "audit:audit",
     "quota": "quotas:app",
     "cluster": "cluster:app",
     "outbox": "outbox:app",
@@ -73,7 +78,7 @@ def tree(names: Iterable[str] = COMMANDS) -> typer.Typer:
     for name in names:
         module, attribute = COMMANDS[name].split(":")
         found = getattr(import_module(f"headrace.cli.{module}"), attribute)
-        if attribute == "app":
+        if isinstance(found, typer.Typer):
             app.add_typer(found, name=name)
         else:
             app.command(name)(found)

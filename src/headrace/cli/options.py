@@ -35,7 +35,7 @@ Http = Annotated[
         "--http",
         envvar="HEADRACE_HTTP",
         metavar="HOST:PORT",
-        help="The broker's HTTP door; several nodes of a group with commas between.",
+        help="The broker's HTTP door, with https:// before it for TLS; several nodes of a group with commas between.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts instead of a table.")]

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.broker.security.filters import RuleFilter
-from headrace.broker.security.rights import CLUSTER_NAME, OPERATIONS, Operation, Pattern, Permission, Resource
+from headrace.broker.security.rights import CLUSTER_NAME, Operation, Pattern, Permission, Resource
 from headrace.broker.security.roles import Grant
 from headrace.broker.security.rules import ANY, Rule
 from headrace.broker.security.session import Session
 from headrace.broker.security.store import Json, Key, RecordKind, StoredChange
+from headrace.broker.security.words import check_operation
 from headrace.errors import InvalidRule, TooManyIdentities
 
 if TYPE_CHECKING:
@@ -39,10 +40,7 @@ def check_rule(rule: Rule) -> None:
     for what, text in (("user", rule.user), ("host", rule.host), ("name", rule.name)):
         if not 0 < len(text) <= TEXT_CHARACTERS_MAX or "\0" in text:
             raise InvalidRule(f"the {what} of a rule has 1 to {TEXT_CHARACTERS_MAX} characters (got {len(text)})")
-    kind = rule.resource.name.lower().replace("_", " ")
-    if rule.operation is not Operation.ALL and rule.operation not in OPERATIONS[rule.resource]:
-        known = ", ".join(sorted(each.name for each in OPERATIONS[rule.resource]))
-        raise InvalidRule(f"there is no {rule.operation.name} on a {kind}. Those that there are: ALL, {known}")
+    check_operation(rule.operation, rule.resource)
     if rule.resource is Resource.CLUSTER and (rule.name not in (CLUSTER_NAME, ANY) or rule.pattern != Pattern.LITERAL):
         raise InvalidRule(f"the one cluster is named {CLUSTER_NAME} (got '{rule.name}')")
 
@@ -75,8 +73,8 @@ class Grants:
         self._security.check(session, Operation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME)
         return [rule for rule in self._rules.values.values() if wanted.fits(rule)]
 
-    async def add_rules(self, session: Session, rules: Sequence[Rule]) -> None:
-        """Add rules; those that are there stay. Raises NotAuthorized, InvalidRule or TooManyIdentities."""
+    async def add_rules(self, session: Session, rules: Sequence[Rule]) -> int:
+        """Add rules; how many of them are new. Raises NotAuthorized, InvalidRule or TooManyIdentities."""
         self._security.check(session, Operation.ALTER, Resource.CLUSTER, CLUSTER_NAME)
         for rule in rules:
             check_rule(rule)
@@ -86,6 +84,7 @@ class Grants:
             await self._security.store.write([self._rules.put(key, rule) for key, rule in new.items()])
             self._notify(new.values())
         self._record(session, "acl.grant", new.values())
+        return len(new)
 
     async def remove_rules(self, session: Session, filters: Sequence[RuleFilter]) -> list[list[Rule]]:
         """Remove the rules that filters mean; for each of them, which. Raises NotAuthorized."""

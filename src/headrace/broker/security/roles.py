@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from headrace.broker.security.rights import CLUSTER_NAME, Operation, Pattern, Permission, Resource
+from headrace.broker.security.rights import CLUSTER_NAME, Operation, Permission, Resource
 from headrace.broker.security.rules import ANY, Rule
+from headrace.broker.security.words import pattern_of
 from headrace.errors import InvalidRule
 
 ADMIN, OPERATOR, VIEWER, PRODUCER, CONSUMER = "admin", "operator", "viewer", "producer", "consumer"
@@ -43,13 +44,6 @@ class Grant:
 
 
 Right = tuple[Operation, Resource, str]
-
-
-def pattern_of(name: str) -> tuple[Pattern, str]:
-    """A name as it is written: with `*` at its end it is a prefix, and `*` alone is every name."""
-    if name == ANY or not name.endswith(ANY):
-        return Pattern.LITERAL, name
-    return Pattern.PREFIXED, name[:-1]
 
 
 _KINDS = tuple(each for each in Resource if each is not Resource.CLUSTER)

@@ -13,9 +13,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from headrace.broker.security.identity import Scope
-from headrace.broker.security.rights import OPERATIONS, Operation, Pattern, Resource
-from headrace.broker.security.roles import pattern_of
 from headrace.broker.security.rules import ANY, Rule, allow
+from headrace.broker.security.words import (
+    TEXT_MAX,
+    check_operation,
+    parse_operation,
+    parse_resource,
+    pattern_of,
+    word,
+    written_name,
+)
 from headrace.errors import InvalidRule
 
 PREFIX = "hr_"
@@ -80,25 +87,17 @@ def rule_of_scope(text: str) -> Rule:
     """What a scope allows: `OPERATION:RESOURCE:NAME`, as in `write:topic:orders*`. Raises InvalidRule."""
     operation_text, _, rest = text.partition(":")
     resource_text, _, name = rest.partition(":")
-    try:
-        operation = Operation[operation_text.upper().replace("-", "_")]
-        resource = Resource[resource_text.upper().replace("-", "_")]
-    except KeyError:
-        operation, resource = Operation.ALL, Resource.CLUSTER
-        name = ""
-    if not name or (operation is not Operation.ALL and operation not in OPERATIONS[resource]):
-        raise InvalidRule(
-            f"a scope is OPERATION:RESOURCE:NAME, as in write:topic:orders* (got '{text[:256]}'). See `headrace acl`."
-        )
+    if not name:
+        raise InvalidRule(f"a scope is OPERATION:RESOURCE:NAME, as in write:topic:orders* (got '{text[:TEXT_MAX]}')")
+    operation, resource = parse_operation(operation_text), parse_resource(resource_text)
+    check_operation(operation, resource)
     pattern, bare = pattern_of(name)
     return allow(ANY, operation, resource, bare, pattern)
 
 
 def scope_text(rule: Rule) -> str:
     """The same the other way round."""
-    name = rule.name + ANY if rule.pattern is Pattern.PREFIXED else rule.name
-    operation, resource = (each.name.lower().replace("_", "-") for each in (rule.operation, rule.resource))
-    return f"{operation}:{resource}:{name}"
+    return f"{word(rule.operation)}:{word(rule.resource)}:{written_name(rule)}"
 
 
 def scope_of(texts: Sequence[str]) -> Scope | None:

@@ -18,6 +18,7 @@ from headrace.version import VERSION
 NAME = re.compile(r"\{(\w+)\}")
 # What the names in paths stand for.
 PATH_PARAMETERS: Mapping[str, str] = {
+    "user": "The user's name.",
     "topic": "A topic's name.",
     "queue": "A queue's name; `#` is written `%23`.",
     "partition": "A partition's number.",

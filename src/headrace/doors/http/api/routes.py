@@ -15,7 +15,9 @@ from headrace.broker.quotas.steps import Steps
 from headrace.broker.security.rights import Declaration, Open
 from headrace.doors.http.api import errors
 from headrace.doors.http.api.handlers import (
+    acls,
     alerts,
+    audit,
     browse,
     cluster,
     figures,
@@ -29,6 +31,7 @@ from headrace.doors.http.api.handlers import (
     timers,
     topic_settings,
     topics,
+    users,
 )
 from headrace.doors.http.api.openapi import document
 from headrace.doors.http.api.operations import endpoints_of, paths_of
@@ -47,6 +50,7 @@ MODULES = (
     *(groups, queues, redrive, timers, half),
     *(quotas, figures, cluster),
     alerts,
+    *(users, acls, audit),
 )
 ENDPOINTS = tuple(endpoints_of(*MODULES))
 # What a node that follows answers for itself.
