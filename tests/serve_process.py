@@ -53,6 +53,12 @@ class ServeProcess:
         return self._process.pid
 
     def start(self) -> None:
+        """Begin, and return when it is ready."""
+        self.launch()
+        self.wait_ready()
+
+    def launch(self) -> None:
+        """Begin."""
         command = [sys.executable, *self._program, "serve", "--data", str(self.data), "--kafka", self.kafka]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")} | CLOSED
         log = self.data.with_suffix(".stderr").open("a")
@@ -64,6 +70,10 @@ class ServeProcess:
                 text=True,
                 env=environment,
             )
+
+    def wait_ready(self) -> None:
+        """Return when its doors accept."""
+        assert self._process is not None
         assert self._process.stdout is not None
         words = self._process.stdout.readline().split()
         assert words[:1] == ["ready"], self.words()

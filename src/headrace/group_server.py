@@ -26,7 +26,7 @@ from headrace.broker.broker import Broker
 from headrace.broker.metrics import Metrics
 from headrace.broker.settings import BrokerSettings
 from headrace.client.tls import client_context
-from headrace.cluster import identity
+from headrace.cluster import waiting
 from headrace.cluster.etcd import Etcd
 from headrace.cluster.membership import GroupMembership
 from headrace.cluster.metrics import render as render_replica
@@ -117,7 +117,8 @@ class GroupServer:
         # No start is counted of a directory that another process has. The replica takes it again in a moment.
         resources.runtime.disk.lock()
         try:
-            found = await identity.start(resources.runtime, etcd, keys, config.group, config.node_id, versions.level)
+            runtime, peer = resources.runtime, _place(config.peer)
+            found = await waiting.start(runtime, etcd, keys, config.group, config.node_id, versions.level, tls, peer)
         finally:
             resources.runtime.disk.unlock()
         me = Incarnation(config.node_id, found.directory_id, found.starts)
@@ -141,12 +142,12 @@ class GroupServer:
         )
         self.replica.flush_state = self._flush_state
         try:
-            peer = await self.replica.start(*_place(config.peer))
+            address = await self.replica.start(*peer)
         except OSError as error:
             raise directory_error(config.data, error) from error
         self._running.push_async_callback(self.replica.stop)
         await self._bind()
-        self.addresses["peer"] = peer
+        self.addresses["peer"] = address
         record = NodeRecord(
             me.directory_id,
             me.starts,

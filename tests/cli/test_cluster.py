@@ -9,6 +9,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from bench.peers import free_port
 from tests.certificates import Authority
 from tests.cli.conftest import Cli
 from tests.cluster.conftest import Peers, etcd_peers  # noqa: F401 - a fixture
@@ -67,6 +68,22 @@ def test_init_begins_a_cluster_once(store: Store, cli: Cli) -> None:
 def test_init_refuses_what_cannot_be(store: Store, cli: Cli) -> None:
     assert "a node is named twice (1, 1)" in cli("cluster", "init", 1, 1).err
     assert "must be 1 to 2" in cli("cluster", "init", 1, 2, "--min-insync-replicas", 3).err
+    assert not store.keys
+
+
+def test_init_takes_nodes_or_addresses_to_ask(store: Store, cli: Cli) -> None:
+    nowhere = f"127.0.0.1:{free_port()}"
+    for arguments, said in (
+        ((), "give the ids of the nodes, or --from-nodes with their peer addresses"),
+        ((1, "--from-nodes", nowhere), "give the ids of the nodes, or --from-nodes"),
+        ((1, "--without", 2), "--without goes with --from-nodes"),
+        (("--from-nodes", nowhere, "--min-insync-replicas", 1), "use headrace cluster set afterwards"),
+        (("--from-nodes", nowhere), f"the node at {nowhere} cannot be asked"),
+        (("--from-nodes", "nowhere"), "nowhere"),
+        (("--from-nodes", nowhere, "--peer-tls-ca", "x.pem"), "--peer-tls-key go together: give all, or none"),
+    ):
+        done = cli("cluster", "init", *arguments)
+        assert (done.code, said in done.err) == (1, True), done.err
     assert not store.keys
 
 

@@ -36,8 +36,10 @@ class GroupProcesses:
         self.url = f"{scheme}://{','.join(member.address for member in peers.members)}/{NAME}"
         self._etcd = etcd
         self.nodes: dict[int, ServeProcess] = {}
+        self.peers: dict[int, str] = {}
+        """Where nodes listen for each other."""
         for number in range(first, first + count):
-            peer = f"127.0.0.1:{free_port()}"
+            peer = self.peers[number] = f"127.0.0.1:{free_port()}"
             own: tuple[str, ...] = (
                 *etcd,
                 "--cluster",

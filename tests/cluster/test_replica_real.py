@@ -22,6 +22,7 @@ from headrace.cluster.node import NodeSettings
 from headrace.cluster.records import Cluster, Incarnation
 from headrace.cluster.records import Node as NodeRecord
 from headrace.cluster.replica import Replica, Role
+from headrace.cluster.status import read_status
 from headrace.errors import NotLeading
 from headrace.format import records
 from headrace.format.batch import batches_in
@@ -230,6 +231,17 @@ async def test_what_a_scrape_shows_of_a_group(etcd_peers: Peers, tmp_path: Path)
     await until(lambda: shown(leader)[f"headrace_replica_lag_bytes{gone}"] > 0)
     await until(lambda: shown(leader)["headrace_replica_isr"] == 2)
     assert shown(leader)[f"headrace_replica_lag_seconds{gone}"] > 1
+    etcd, follows = client_of(peers), 4 - gone
+    reception, end = leader.node.reception, leader.log.frames.committed
+    await until(lambda: {each.node: each.applied for each in reception.report().followers}[follows] == end)  # type: ignore[union-attr]
+    status = await read_status(etcd, KEYS, GROUP, None)
+    await etcd.close()
+    rows = {each["node"]: each for each in status["nodes"]}
+    assert rows[gone]["lag_bytes"] > 0
+    assert rows[gone]["lag_seconds"] > 1
+    assert rows[gone]["unapplied_frames"] is None, "it does not say any more"
+    assert (rows[follows]["lag_bytes"], rows[follows]["unapplied_frames"]) == (0, 0)
+    assert rows[2]["lag_bytes"] is None, "it leads"
     documented = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text()
     assert [name for name in found if f"`{name.rstrip('123')}`" not in documented] == []
     await others[1].stop()

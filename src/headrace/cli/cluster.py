@@ -23,6 +23,7 @@ from headrace.targets import local_path
 
 if TYPE_CHECKING:
     from headrace.cluster.etcd import Etcd
+    from headrace.cluster.peer_tls import PeerTls
     from headrace.cluster.records import Group, Keys
 
 app = typer.Typer(help="A cluster of nodes, and what etcd keeps of it.", no_args_is_help=True)
@@ -89,6 +90,29 @@ SETTINGS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "replica.lag.time.max.ms": ("lag_ms", _number),
     "unclean.leader.election.enable": ("unclean", _flag),
 }
+
+PeerCa = Annotated[
+    str, typer.Option(envvar="HEADRACE_PEER_TLS_CA", metavar="FILE", help="The authorities of the nodes' certificates.")
+]
+PeerCert = Annotated[
+    str, typer.Option(envvar="HEADRACE_PEER_TLS_CERT", metavar="FILE", help="The certificate to show to the nodes.")
+]
+PeerKey = Annotated[
+    str, typer.Option(envvar="HEADRACE_PEER_TLS_KEY", metavar="FILE", help="That certificate's private key.")
+]
+
+
+def _peer_tls(ca: str, cert: str, key: str) -> PeerTls | None:
+    """What the nodes are asked with, where they speak TLS with each other."""
+    from headrace.cluster.peer_tls import load
+
+    if not (ca or cert or key):
+        return None
+    if not (ca and cert and key):
+        raise HeadraceError("--peer-tls-ca, --peer-tls-cert and --peer-tls-key go together: give all, or none.")
+    cert, key, ca = (local_path(each, "--peer-tls files") for each in (cert, key, ca))
+    return load(cert, key, ca)
+
 
 NodeId = Annotated[int, typer.Argument(metavar="NODE", min=0, max=INT32_MAX, help="The node's id.")]
 
@@ -202,14 +226,65 @@ def _read_password(file: str) -> str:
 async def init(
     context: Context,
     nodes: Annotated[
-        list[int],
+        list[int] | None,
         typer.Argument(metavar="NODE...", min=0, max=INT32_MAX, help="Ids of the nodes. The first begins the group."),
-    ],
+    ] = None,
     min_insync_replicas: Annotated[
         int | None, typer.Option(min=1, max=INT32_MAX, help="Default: a majority of the nodes.")
     ] = None,
+    from_nodes: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT,...",
+            help="Instead of NODE: rebuild the records of a lost etcd from the nodes at these peer addresses.",
+        ),
+    ] = "",
+    without: Annotated[
+        list[int] | None,
+        typer.Option(metavar="NODE", min=0, max=INT32_MAX, help="With --from-nodes: a node that is gone for good."),
+    ] = None,
+    peer_tls_ca: PeerCa = "",
+    peer_tls_cert: PeerCert = "",
+    peer_tls_key: PeerKey = "",
 ) -> None:
-    """Begins a cluster with one group of nodes."""
+    """Begins a cluster with one group of nodes, or rebuilds the records of a lost etcd from the nodes."""
+    if bool(nodes) == bool(from_nodes):
+        raise HeadraceError("give the ids of the nodes, or --from-nodes with their peer addresses")
+    if from_nodes:
+        if min_insync_replicas is not None:
+            raise HeadraceError("--min-insync-replicas is for a new group: use headrace cluster set afterwards")
+        await _rebuild(context, from_nodes, without or [], _peer_tls(peer_tls_ca, peer_tls_cert, peer_tls_key))
+    elif without:
+        raise HeadraceError("--without goes with --from-nodes")
+    else:
+        await _begin(context, nodes or [], min_insync_replicas)
+
+
+async def _rebuild(context: Context, from_nodes: str, without: list[int], tls: PeerTls | None) -> None:
+    from headrace.addresses import parse_address
+    from headrace.cluster import rebuilding
+    from headrace.cluster.asking import ask_all
+
+    addresses = [parse_address(each.strip()) for each in from_nodes.split(",")]
+    reports = await ask_all([each for each in addresses if each is not None], tls)
+    if wrong := [each for each in reports if each.group != context.group]:
+        raise HeadraceError(f"node {wrong[0].node} belongs to group {wrong[0].group!r}. Use --group.")
+    view = await context.etcd.read_prefix(context.keys.prefix)
+    rebuilt = rebuilding.rebuild(reports, *rebuilding.read(view, context.keys, context.group), without)
+    await rebuilding.write(context.etcd, context.keys, view, context.group, rebuilt)
+    if context.as_json:
+        print_json({"cluster": asdict(rebuilt.cluster), "group": asdict(rebuilt.group)})
+        return
+    group = rebuilt.group
+    leads = [number for number, member in rebuilt.members.items() if member.directory_id in group.isr]
+    print(
+        f"group {context.group} of cluster {context.keys.name} is rebuilt: version {group.version}, epoch {group.epoch}"
+    )
+    if leads:
+        print(f"Node {leads[0]} has every committed message and leads next; the others join it by themselves.")
+
+
+async def _begin(context: Context, nodes: list[int], min_insync_replicas: int | None) -> None:
     from headrace.cluster.changes import new_group
     from headrace.cluster.records import Cluster, parse_cluster
     from headrace.cluster.swaps import swap
@@ -232,11 +307,15 @@ async def init(
 
 @app.command()
 @with_etcd
-async def status(context: Context) -> None:
-    """Shows the group's leader, who is in sync, which nodes run, and what is wrong."""
+async def status(
+    context: Context, peer_tls_ca: PeerCa = "", peer_tls_cert: PeerCert = "", peer_tls_key: PeerKey = ""
+) -> None:
+    """Shows the group's leader, who is in sync, which nodes run, how far they lag, and what is wrong."""
     from headrace.cluster.status import read_status
 
-    found = await read_status(context.etcd, context.keys, context.group)
+    found = await read_status(
+        context.etcd, context.keys, context.group, _peer_tls(peer_tls_ca, peer_tls_cert, peer_tls_key)
+    )
     if context.as_json:
         print_json(found)
         return
@@ -246,7 +325,8 @@ async def status(context: Context) -> None:
     print(f"group {group['name']}: {leader}, epoch {group['epoch']}, version {group['version']}")
     for name, (field, _) in SETTINGS.items():
         print(f"  {name}={json.dumps(group[field])}")
-    show(found["nodes"], False, ("node", "role", "sync", "runs", "directory_id", "starts", "rack", "address"))
+    columns = ("node", "role", "sync", "runs", "lag_bytes", "lag_seconds", "directory_id", "starts", "rack", "address")
+    show(found["nodes"], False, columns)
     show(found["etcd"], False, ("etcd", "version"))
     for problem in found["problems"]:
         print(problem)

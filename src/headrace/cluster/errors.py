@@ -40,3 +40,7 @@ class StartRefused(HeadraceError):
 
 class EtcdWentBack(HeadraceError):
     """A record in etcd is older than one that this node has acted on."""
+
+
+class NodeUnheard(HeadraceError):
+    """A node could not be asked how it is."""

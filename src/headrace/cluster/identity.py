@@ -96,7 +96,7 @@ def check_not_older(group: Group, identity: Identity) -> None:
         raise EtcdWentBack(
             f"etcd went back in time: the record of group {identity.group!r} has version {group.version} and epoch "
             f"{group.epoch}, and this node has seen {seen.version} and {seen.epoch}. Was etcd restored from a backup? "
-            "Restore the newest state of it."
+            "Restore the newest state of it, or rebuild it: headrace cluster init --from-nodes."
         )
 
 

@@ -118,7 +118,7 @@ class Metadata:
         self.numbers = read_numbers(view, self._keys)
         entry = view.entries.get(self._key)
         if entry is None:
-            self._report(f"etcd has no record of group {self._name!r} any more. Restore the newest state of etcd.")
+            self._report(f"etcd has no record of group {self._name!r} any more: headrace cluster init --from-nodes.")
             return
         group = parse_group(entry.value, entry.key)
         known = self.group
@@ -127,7 +127,7 @@ class Metadata:
             if self._stale_reads >= STALE_READS:
                 self._report(
                     f"etcd went back in time: group {self._name!r} has version {group.version} there, and this node "
-                    f"has seen {known.version}. Restore the newest state of etcd."
+                    f"has seen {known.version}. Restore its newest state, or headrace cluster init --from-nodes."
                 )
             return
         self._stale_reads = 0

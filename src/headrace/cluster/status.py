@@ -5,16 +5,42 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from headrace.addresses import parse_address
+from headrace.cluster.asking import ask
+from headrace.cluster.errors import NodeUnheard
 from headrace.cluster.etcd import Etcd, View
+from headrace.cluster.peer_tls import PeerTls
 from headrace.cluster.records import Group, Keys, Member, Node, parse_group, parse_member, parse_node
 from headrace.cluster.swaps import read_cluster, read_group
 
 
-async def read_status(etcd: Etcd, keys: Keys, group: str) -> dict[str, Any]:
-    """The state of one group, its nodes and etcd, for JSON. Raises EtcdError, NotInitialized, RecordInvalid."""
+async def read_status(etcd: Etcd, keys: Keys, group: str, tls: PeerTls | None) -> dict[str, Any]:
+    """The state of one group, its nodes and etcd, for JSON. `tls`: for asking the leader how far the others are. Raises
+    EtcdError, NotInitialized, RecordInvalid."""
     view = await etcd.read_prefix(keys.prefix)
     members = [{"etcd": address, "version": version} for address, version in (await etcd.versions()).items()]
-    return {**describe(view, keys, group), "etcd": members}
+    found = describe(view, keys, group)
+    await _ask_leader(found, tls)
+    return {**found, "etcd": members}
+
+
+async def _ask_leader(found: dict[str, Any], tls: PeerTls | None) -> None:
+    """Add how far followers are, which their leader alone knows."""
+    leading = next((each for each in found["nodes"] if each["role"] == "leader" and each["address"]), None)
+    address = None if leading is None else parse_address(leading["address"])
+    if address is None:
+        return
+    try:
+        report = await ask(address, tls)
+    except NodeUnheard as error:
+        found["problems"].append(f"How far followers are is not known: {error}.")
+        return
+    followers = {each.node: each for each in report.followers}
+    for row in found["nodes"]:
+        if (follower := followers.get(row["node"])) is not None:
+            row["lag_bytes"], row["lag_seconds"] = follower.lag_bytes, follower.lag_ms / 1000
+            if follower.applied is not None:
+                row["unapplied_frames"] = max(report.committed - follower.applied, 0)
 
 
 def describe(view: View, keys: Keys, name: str) -> dict[str, Any]:
@@ -66,6 +92,9 @@ def _row(node: int, group: Group, member: Member | None, running: Node | None) -
         "address": None if running is None else running.addresses.get("peer"),
         "addresses": {} if running is None else running.addresses,
         "feature_level": None if running is None else running.feature_level,
+        "lag_bytes": None,
+        "lag_seconds": None,
+        "unapplied_frames": None,
     }
 
 
