@@ -57,6 +57,7 @@ class OpenDoors:
         config = self._config
         shared, shown = config.part(SharedSettings), command_line(config)
         self._capacity.limits = broker.quotas.connections
+        self._capacity.clients = broker.clients
         host_names = {"localhost", broker.runtime.hostname, *config.host_names}
         for entry in self._entries:
             if not entry.is_configured(config) or (follows and not entry.follower):

@@ -16,6 +16,7 @@ from headrace.broker.archived import Archived
 from headrace.broker.audit import Audit
 from headrace.broker.audit_reader import AuditReader
 from headrace.broker.browse import Browser
+from headrace.broker.clients import Clients
 from headrace.broker.console import Documents, Lease
 from headrace.broker.consumed import Consumed
 from headrace.broker.deduplication import Deduplication
@@ -106,6 +107,7 @@ class Broker:
         self.archived = Archived(runtime, log, self.groups, self.slow_readers, config)
         self.consumed = Consumed(log, self.queues, self.slow_readers, config)
         self.figures = Figures(self)
+        self.clients = Clients()
         self.documents = Documents(runtime, log, self.topics, config)
         self.alert_lease = Lease()
         # In the order in which they start.

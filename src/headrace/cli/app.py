@@ -36,6 +36,7 @@ COMMANDS = {
     "search": "search:search",
     "timer": "timers:app",
     "alert": "alerts:app",
+    "client": "clients:app",
     "half": "half:app",
     "user": "users:app",
     "token": "tokens:app",

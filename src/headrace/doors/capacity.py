@@ -19,6 +19,7 @@ from typing import Protocol
 
 import structlog
 
+from headrace.broker.clients import Clients
 from headrace.broker.quotas.connections import Connections
 from headrace.broker.rate_limit import RateLimit
 
@@ -43,6 +44,8 @@ class Capacity:
         descriptors: int = sys.maxsize,
     ) -> None:
         self.limits: Connections | None = None
+        self.clients = Clients()
+        """Who is connected, for operators."""
         """What the broker's quotas say of connections."""
         self.descriptors_left = descriptors
         """For connections."""

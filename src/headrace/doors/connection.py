@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 import structlog
 
 if TYPE_CHECKING:
+    from headrace.broker.security import Session
     from headrace.doors.acceptor import BufferedAcceptor
 
 log = structlog.get_logger("headrace.doors")
@@ -77,6 +78,8 @@ class BufferedConnection(asyncio.BufferedProtocol):
     """A request above this is received into a buffer of its own; at most half of the shared one."""
 
     door: BufferedAcceptor[Any]
+    session: Session
+    """Who it is: a door's connection has it."""
     transport: asyncio.Transport
 
     def __init__(self, door: BufferedAcceptor[Any]) -> None:

@@ -21,6 +21,7 @@ import structlog
 
 from headrace.addresses import format_address, parse_address
 from headrace.broker.membership import Membership
+from headrace.broker.security import Session
 from headrace.doors.acceptor import Acceptor
 from headrace.doors.door import DoorContext, open_listener
 from headrace.doors.registry import DOORS
@@ -161,6 +162,11 @@ class Client(Side):
 
     def __init__(self, forwarder: Forwarder) -> None:
         self._forwarder = forwarder
+        self.session = Session(door=forwarder.metrics.name)
+        """The leader knows who it is."""
+        self.name = ""
+        """The client's HOST:PORT."""
+        self.encrypted = False
         self.target: tuple[int, tuple[str, int]] | None = None
         """The node that it is connected with, or about to be."""
         self._connecting: asyncio.Task[None] | None = None
@@ -178,6 +184,7 @@ class Client(Side):
             return
         # A second descriptor is for the connection with the leader.
         peer = self.transport.get_extra_info("peername")
+        self.name = f"{peer[0]}:{peer[1]}" if peer else ""
         wait = roster.admit(self, str(peer[0]) if peer else "")
         if wait is None:
             self.transport.abort()

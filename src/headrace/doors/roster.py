@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Iterator
 from typing import Generic, Protocol, TypeVar
 
+from headrace.broker.clients import Connected
 from headrace.broker.metrics import DoorMetrics
-from headrace.doors.capacity import Abortable, Capacity
+from headrace.doors.capacity import Capacity
 
 
-class Closable(Abortable, Protocol):
+class Closable(Connected, Protocol):
     """What is asked of a connection."""
 
     def close_when_idle(self) -> None:
@@ -31,6 +32,7 @@ class Roster(Generic[C]):
         # With the addresses from which they came.
         self._connections: dict[C, str] = {}
         self._limits = self.capacity.limits
+        self._clients = self.capacity.clients
         self._closed = False
         # Done when a stopping door has no connection left.
         self._emptied: asyncio.Future[None] | None = None
@@ -59,6 +61,7 @@ class Roster(Generic[C]):
                 return None
             wait = admitted
         self._connections[connection] = host
+        self._clients.enter(connection, self._metrics.name)
         self._metrics.connections_accepted += 1
         self._metrics.connections = len(self._connections)
         return wait
@@ -67,6 +70,7 @@ class Roster(Generic[C]):
         """Count a lost connection out."""
         if connection in self._connections:
             host = self._connections.pop(connection)
+            self._clients.leave(connection)
             if self._limits is not None:
                 self._limits.forget(host)
             self.note_unread(connection, 0)

@@ -19,6 +19,7 @@ from headrace.doors.http.api.handlers import (
     alerts,
     audit,
     browse,
+    clients,
     cluster,
     figures,
     groups,
@@ -48,7 +49,7 @@ MODULES = (
     *(publish, browse, search),
     *(topics, topic_settings),
     *(groups, queues, redrive, timers, half),
-    *(quotas, figures, cluster),
+    *(quotas, figures, clients, cluster),
     alerts,
     *(users, acls, audit),
 )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
+from headrace.broker.security import Session
 from headrace.doors.http.server.codec import Codec
 from headrace.doors.http.server.messages import HttpError, Request, Response
 
@@ -47,6 +48,8 @@ class WebConnection(asyncio.Protocol):
         "_listener",
         "_transport",
         "host",
+        "name",
+        "session",
     )
 
     def __init__(self, listener: Listener) -> None:
@@ -62,6 +65,12 @@ class WebConnection(asyncio.Protocol):
         # The answer under way is the last.
         self._last = False
         self._lingering = False
+        self.session = Session(door=listener.metrics.name)
+        """Who has asked last."""
+        self.session = Session(door=listener.metrics.name)
+        """Who has asked last."""
+        self.name = ""
+        """The client's HOST:PORT."""
         self.host = ""
         """The address from which the client came."""
 
@@ -70,6 +79,7 @@ class WebConnection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         if peer:
             self.host = str(peer[0])
+            self.name = f"{peer[0]}:{peer[1]}"
         wait = self._listener.connections.admit(self, self.host)
         if wait is None:
             self._transport.abort()
@@ -145,6 +155,11 @@ class WebConnection(asyncio.Protocol):
         """The client's identity has ended while it was being answered."""
         log.debug("a client's identity has ended", client=self.host, reason=reason)
         self.abort()
+
+    @property
+    def encrypted(self) -> bool:
+        """It speaks TLS."""
+        return self._listener.tls
 
     def abort(self) -> None:
         if self._transport is not None:

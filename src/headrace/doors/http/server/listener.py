@@ -27,6 +27,8 @@ STOP_SECONDS = 2.0
 BODY_MAX_BYTES = 64 * 1024
 ANSWER_MAX_BYTES = 32 * 1024 * 1024
 REQUEST_SECONDS = 30.0
+# Of what a client calls itself.
+NAME_MAX = 255
 
 
 class Listener(Acceptor[WebConnection]):
@@ -97,12 +99,15 @@ class Listener(Acceptor[WebConnection]):
         session = request.session
         session.number, session.host, session.door = next(self._numbers), client.host, self.metrics.name
         authentication = self._authentication
+        seen = client.session
+        seen.host, seen.client_id = client.host, request.headers.get("user-agent", "")[:NAME_MAX]
         try:
             self.guard.check(request)
             if authentication is not None:
                 await authentication.identify(request, is_encrypted=self.tls, certificate=client.certificate)
         except HttpError as error:
             return self.write_error(error)
+        seen.user = session.user
         if session.identity is None or authentication is None:
             response = await self.answer(request)
         else:
