@@ -93,7 +93,7 @@ def rpcs() -> tuple[Collection[str], Collection[str]]:
     async def register() -> Collection[str]:
         context = MagicMock()
         context.settings.rocketmq_delay_levels = "1s"
-        made = handlers.Handlers(context, MagicMock(), MagicMock(), MagicMock())
+        made = handlers.Handlers(context, MagicMock(), MagicMock(), MagicMock(), MagicMock())
         return {*made.unary, *made.streaming, "Telemetry"}
 
     methods = service.DESCRIPTOR.services_by_name["MessagingService"].methods

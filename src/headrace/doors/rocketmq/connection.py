@@ -7,18 +7,21 @@ What is ready by the end of a turn of the loop goes out in one write.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from headrace.broker.security import Session
+from headrace.broker.security import OWN, Identity, Operation, Resource, Session
+from headrace.broker.security.watches import Watch
 from headrace.doors.connection import BUSY, FULL, LOST, BufferedConnection
 from headrace.doors.rocketmq import frames
 from headrace.doors.rocketmq.codes import Code
 from headrace.doors.rocketmq.errors import ResponseError, translate
 from headrace.doors.rocketmq.frames import HEAD, HEADER_BYTES_MAX, LENGTH_MASK, ONE_WAY, RESPONSE, Command, Malformed
-from headrace.errors import HeadraceError
+from headrace.doors.rocketmq.gate import topic_resource
+from headrace.doors.rocketmq.names import RETRY
+from headrace.errors import AuthenticationFailed, HeadraceError, NotAuthorized
 
 if TYPE_CHECKING:
     from headrace.doors.rocketmq.client import Client
@@ -69,6 +72,32 @@ class Call:
             log.error("a request failed", client=self.connection.name, code=self.request.code, exc_info=error)
             self.answer(Code.SYSTEM_ERROR, remark="the request failed: see the broker's log")
 
+    # --- rights -------------------------------------------------------------------------------------------------------
+
+    def check(self, operation: Operation, resource: Resource, name: str) -> None:
+        """Raise NotAuthorized unless the client may do that."""
+        self.connection.door.broker.security.check(self.connection.session, operation, resource, name)
+
+    def check_topic(self, operation: Operation, name: str) -> None:
+        """The same for a topic by RocketMQ's name."""
+        resource, resource_name = topic_resource(name)
+        self.check(Operation.READ if resource is Resource.GROUP else operation, resource, resource_name)
+
+    def sees(self, topics: Iterable[str]) -> list[str]:
+        """Those of some topics, by RocketMQ's names, that the client may describe."""
+        security, session = self.connection.door.broker.security, self.connection.session
+        found = []
+        for name in topics:
+            resource, resource_name = topic_resource(name)
+            if security.visible(session, resource, [resource_name]):
+                found.append(name)
+        return found
+
+    def session_to(self, topic: str) -> Session:
+        """As whom a message goes to a topic: to a retry topic as the broker itself, for those who may read the group
+        may not write such topics otherwise."""
+        return OWN if topic.startswith(RETRY) else self.connection.session
+
     # --- fields of the request ----------------------------------------------------------------------------------------
 
     def text(self, name: str, default: str | None = None) -> str:
@@ -98,6 +127,12 @@ class Call:
         return self.request.fields.get(name, "").lower() == "true"
 
 
+async def _refuse_later(call: Call, error: AuthenticationFailed) -> None:
+    """Answer a request whose client is not who it says, the later the more of them there were."""
+    await asyncio.sleep(error.delay_ms / 1000)
+    raise error
+
+
 # Handles a request at once, or returns what awaits.
 Handler = Callable[[Call], Coroutine[Any, Any, None] | None]
 Handlers = Mapping[int, Handler]
@@ -108,14 +143,17 @@ class RemotingConnection(BufferedConnection):
 
     __slots__ = (
         *("_asked", "_awaiting", "_awaiting_bytes", "_drained", "_out", "_requests"),
-        *("client", "heartbeat", "memberships", "on_lost", "producer", "session", "suspended"),
+        *("client", "heartbeat", "memberships", "on_lost", "producer", "session", "suspended", "watches"),
     )
 
     door: RemotingListener
 
     def __init__(self, door: RemotingListener, number: int) -> None:
         super().__init__(door)
-        self.session = Session(number)
+        self.session = Session(number, door=door.metrics.name)
+        self.session.on_ended = self.end
+        self.watches: dict[tuple[Operation, Resource, str], Watch] = {}
+        """The rights that its requests live by."""
         self.memberships: Memberships | None = None
         """The groups that the client's heartbeats name."""
         self.on_lost: list[Callable[[], None]] = []
@@ -135,6 +173,27 @@ class RemotingConnection(BufferedConnection):
         self._requests = 0
         # What the client was asked and has not answered yet, by the `opaque` of the request.
         self._asked: dict[int, asyncio.Future[Command]] = {}
+
+    # --- who it is ----------------------------------------------------------------------------------------------------
+
+    def _opened(self) -> None:
+        super()._opened()
+        self.session.host = self.address[0]
+
+    def log_in(self, identity: Identity) -> None:
+        """The client has shown who it is."""
+        self.door.broker.security.login(self.session, identity)
+        # What was admitted before may not be now.
+        self.producer = None
+
+    def end(self, reason: str) -> None:
+        """The client's identity has ended."""
+        log.debug("a client's identity has ended", client=self.name, reason=reason)
+        self.close()
+
+    def revoke(self, error: NotAuthorized) -> None:
+        """The client lives by a right that it has no more: it connects again, and is told what it may not do."""
+        self.end(str(error))
 
     # --- frames in ----------------------------------------------------------------------------------------------------
 
@@ -177,7 +236,10 @@ class RemotingConnection(BufferedConnection):
             return
         self.door.metrics_of(request.code).requests += 1
         try:
+            self.door.gate.enter(call)
             work = handler(call)
+        except AuthenticationFailed as error:
+            work = _refuse_later(call, error)
         except HeadraceError as error:
             call.refuse(error)
             return
@@ -334,3 +396,7 @@ class RemotingConnection(BufferedConnection):
             self.memberships.leave_all()
         for call in self.on_lost:
             call()
+        for watch in self.watches.values():
+            watch.end()
+        if self.session.identity is not None:
+            self.door.broker.security.logout(self.session)

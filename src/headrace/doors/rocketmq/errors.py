@@ -8,6 +8,7 @@ from headrace.broker.groups.protocol import GroupError
 from headrace.doors.rocketmq.codes import Code
 from headrace.errors import (
     AppendRefused,
+    AuthenticationFailed,
     BatchTooLarge,
     BoundReached,
     HalfFull,
@@ -19,6 +20,7 @@ from headrace.errors import (
     InvalidQueue,
     InvalidTopic,
     InvalidTopicConfig,
+    NotAuthorized,
     PartitionOffline,
     QuotaExceeded,
     RecordsRefused,
@@ -30,6 +32,8 @@ from headrace.errors import (
 )
 
 _CODES: dict[type[HeadraceError], Code] = {
+    NotAuthorized: Code.NO_PERMISSION,
+    AuthenticationFailed: Code.NO_PERMISSION,
     InvalidTopic: Code.INVALID_PARAMETER,
     InvalidQueue: Code.INVALID_PARAMETER,
     TooManyLeases: Code.POLLING_FULL,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from headrace.broker.metrics import ApiMetrics
+from headrace.broker.security.rights import Declaration
 from headrace.doors.acceptor import BufferedAcceptor
 from headrace.doors.door import DoorContext
 from headrace.doors.rocketmq.codes import Request
 from headrace.doors.rocketmq.connection import Handlers, RemotingConnection
+from headrace.doors.rocketmq.gate import Gate
 from headrace.doors.rocketmq.settings import RocketMqSettings
 
 BUFFER_BYTES = 524_288
@@ -26,7 +28,9 @@ class RemotingListener(BufferedAcceptor[RemotingConnection]):
     """What it is, in errors."""
     handlers: Handlers
 
-    def __init__(self, context: DoorContext[RocketMqSettings], name: str) -> None:
+    def __init__(
+        self, context: DoorContext[RocketMqSettings], name: str, declarations: Mapping[int, Declaration]
+    ) -> None:
         self.broker = context.broker
         self.settings = context.settings
         super().__init__(
@@ -38,6 +42,7 @@ class RemotingListener(BufferedAcceptor[RemotingConnection]):
         )
         self.frame_max = context.settings.rocketmq_frame_max_bytes
         self._name = name
+        self.gate = Gate(self.broker, declarations, is_required=context.settings.rocketmq_authentication == "required")
         self._tls = context.tls
         self._idle_seconds = context.shared.connections_idle_ms / 1000
         self._by_code: dict[int, ApiMetrics] = {}

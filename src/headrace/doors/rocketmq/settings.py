@@ -69,6 +69,12 @@ class RocketMqSettings(Settings):
         parse=_check_advertised,
         metavar=HOST_PORT,
     )
+    rocketmq_authentication: str = setting(
+        "optional",
+        "Whether RocketMQ clients must sign their requests, with an API token that signs: its id is the access key. "
+        "optional: those that do not are ANONYMOUS.",
+        choices=("optional", "required"),
+    )
     rocketmq_broker_name: str = setting("headrace", "The name of this broker among those of a RocketMQ cluster.")
     rocketmq_cluster: str = setting("DefaultCluster", "The name of the RocketMQ cluster that the broker is in.")
     rocketmq_max_message_size: int = setting(
@@ -130,9 +136,13 @@ def closed(config: Any) -> tuple[str, ...]:
     return ("rocketmq_grpc",) if config.rocketmq_grpc == GRPC_ADDRESS and missing_grpc_packages() else ()
 
 
-REMEDY = "Give tls_cert and tls_key to have RocketMQ clients speak TLS."
+REMEDY = (
+    "Give tls_cert and tls_key to have RocketMQ clients speak TLS, or rocketmq_authentication=required to have them "
+    "sign what they ask."
+)
 
 
 def guarded(config: Any) -> tuple[str, ...]:
     """Of the addresses in a server's settings, those that may be reached from other machines."""
-    return ("rocketmq", "rocketmq_namesrv", "rocketmq_grpc") if config.tls_cert else ()
+    is_guarded = config.tls_cert or config.rocketmq_authentication == "required"
+    return ("rocketmq", "rocketmq_namesrv", "rocketmq_grpc") if is_guarded else ()

@@ -14,6 +14,7 @@ from enum import IntEnum
 from headrace.broker.broker import Broker
 from headrace.broker.prepared import TOPIC, Check, id_of, parse_id
 from headrace.broker.publish import Headers
+from headrace.broker.security import Operation, Resource, Session
 from headrace.doors.rocketmq.codes import Code
 from headrace.doors.rocketmq.errors import ResponseError
 from headrace.doors.rocketmq.messages import (
@@ -73,6 +74,7 @@ class Transactions:
         row: tuple[bytes | None, bytes | None, Headers],
         group: str,
         properties: dict[str, str],
+        session: Session,
     ) -> PreparedPlace:
         """Store a message that no reader sees until it is committed. Raises what the broker raises."""
         key, value, headers = row
@@ -87,6 +89,7 @@ class Transactions:
             headers=headers,
             partition=queue_id,
             timeout_ms=self._timeout_ms(properties.get(IMMUNITY_SECONDS, "")),
+            session=session,
         )
         return await self.place(id)
 
@@ -105,7 +108,9 @@ class Transactions:
             raise StorageFailed(f"the prepared message {id} has no physical offset")
         return PreparedPlace(physical, number)
 
-    async def end(self, physical_offset: int, group: str, outcome: Outcome, queue_offset: int = -1) -> None:
+    async def end(
+        self, session: Session, physical_offset: int, group: str, outcome: Outcome, queue_offset: int = -1
+    ) -> None:
         """Commit a message, or roll it back; an unknown outcome leaves it to check-back. `queue_offset` must be the
         message's, where it is given. Raises ResponseError, UnknownHalf,
         HalfDecided (by the other outcome, or by time) or an AppendRefused."""
@@ -121,6 +126,8 @@ class Transactions:
             )
         id = id_of(half.id, found[2])
         status = await self._prepared.find(id)
+        if status.topic:
+            self._broker.security.check(session, Operation.WRITE, Resource.TOPIC, status.topic)
         if status.group and status.group != group:
             raise ResponseError(
                 Code.SYSTEM_ERROR,

@@ -7,6 +7,7 @@ from typing import Any
 
 from headrace.doors.door import DoorContext
 from headrace.doors.rocketmq.group_queues import GroupQueues
+from headrace.doors.rocketmq.grpc.access import Access
 from headrace.doors.rocketmq.grpc.clients import Clients
 from headrace.doors.rocketmq.grpc.methods import Streaming, Unary
 from headrace.doors.rocketmq.grpc.receive import ReceiveHandlers
@@ -29,6 +30,7 @@ class Handlers:
         topics: RocketMqTopics,
         clients: Clients,
         store_host: Callable[[], Host],
+        access: Access,
     ) -> None:
         broker, settings = context.broker, context.settings
         transactions = TransactionHandlers(broker)
@@ -36,7 +38,7 @@ class Handlers:
         send = SendHandlers(broker, settings, topics, clients, transactions)
         queues = GroupQueues(broker)
         self._renewals = Renewals(clients, broker.runtime.clock)
-        self._telemetry = TelemetryHandlers(settings, clients, transactions, queues)
+        self._telemetry = TelemetryHandlers(settings, clients, transactions, queues, access)
         receive = self._receive = ReceiveHandlers(broker, topics, clients, queues, self._renewals, store_host)
         self.unary: Mapping[str, Unary] = {
             "QueryRoute": routes.query_route,

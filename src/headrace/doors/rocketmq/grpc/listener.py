@@ -17,6 +17,7 @@ from grpc import aio
 from headrace.addresses import format_address
 from headrace.doors.door import DoorContext
 from headrace.doors.listeners import close_all
+from headrace.doors.rocketmq.grpc.access import Access
 from headrace.doors.rocketmq.grpc.clients import Clients
 from headrace.doors.rocketmq.grpc.handlers import Handlers
 from headrace.doors.rocketmq.grpc.methods import methods_of
@@ -45,7 +46,9 @@ class GrpcListener:
         """Where it listens, or did."""
         self._server: aio.Server | None = None
         self._clients = Clients(context.broker, context.settings, producers, context.shared.connections_max)
-        self._handlers = Handlers(context, topics, self._clients, lambda: Host.of(*self.address))
+        is_required = context.settings.rocketmq_authentication == "required"
+        self._access = Access(context.broker, is_required=is_required)
+        self._handlers = Handlers(context, topics, self._clients, lambda: Host.of(*self.address), self._access)
 
     async def listen(self, host: str, port: int, sockets: Sequence[socket.socket] = ()) -> None:
         """Listen; over TLS alone where a certificate is configured. Raises OSError where that cannot be."""
@@ -70,7 +73,7 @@ class GrpcListener:
             ),
             maximum_concurrent_rpcs=self._settings.rocketmq_grpc_calls_max,
         )
-        methods = methods_of(self._handlers, self._broker.metrics, NAME)
+        methods = methods_of(self._handlers, self._access, self._broker.metrics, NAME)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
         where = format_address(host, port)
         try:

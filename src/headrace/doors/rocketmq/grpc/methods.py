@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from ipaddress import ip_address
 from typing import Any, Protocol
 
 import grpc
@@ -18,13 +19,17 @@ from google.protobuf.message import DecodeError
 from grpc import aio
 
 from headrace.broker.metrics import ApiMetrics, Metrics
+from headrace.broker.security import Session
+from headrace.doors.rocketmq.grpc.access import Access
 from headrace.doors.rocketmq.grpc.protocol import Code, Proto, service
+from headrace.doors.rocketmq.grpc.rights import rights_of
 from headrace.doors.rocketmq.grpc.status import ResponseError, make_status, status_of
 from headrace.doors.rocketmq.messages import Host
 from headrace.errors import HeadraceError
 
 log = structlog.get_logger("headrace.rocketmq")
 
+DOOR = "rocketmq_grpc"
 CLIENT_ID = "x-mq-client-id"
 CLIENT_ID_MAX = 255
 # What an answer takes to its client.
@@ -37,6 +42,7 @@ class Caller:
 
     client_id: str
     host: Host
+    session: Session
     seconds_left: float | None = None
     """Until the client waits no longer; None: for ever."""
 
@@ -65,16 +71,16 @@ class Service(Protocol):
         """A stream each way."""
 
 
-def methods_of(handlers: Service, metrics: Metrics, door: str) -> dict[str, Any]:
+def methods_of(handlers: Service, access: Access, metrics: Metrics, door: str) -> dict[str, Any]:
     """The handlers of a service, as grpcio takes them."""
     methods = {}
     for name, unary in handlers.unary.items():
         request, response = _types(name)
-        behaviour: Any = _answer_once(unary, request, response, metrics.api(door, name))
+        behaviour: Any = _answer_once(name, unary, request, response, access, metrics.api(door, name))
         methods[name] = grpc.unary_unary_rpc_method_handler(behaviour, None, response.SerializeToString)
     for name, streaming in handlers.streaming.items():
         request, response = _types(name)
-        behaviour = _answer_often(streaming, request, response, metrics.api(door, name))
+        behaviour = _answer_often(name, streaming, request, response, access, metrics.api(door, name))
         methods[name] = grpc.unary_stream_rpc_method_handler(behaviour, None, response.SerializeToString)
     command: Any = service.TelemetryCommand
     counted = metrics.api(door, "Telemetry")
@@ -89,17 +95,21 @@ def methods_of(handlers: Service, metrics: Metrics, door: str) -> dict[str, Any]
 
 def find_caller(context: Any) -> Caller:
     """Who asks. Raises ResponseError."""
-    client_id = ""
-    for name, value in context.invocation_metadata() or ():
-        if name == CLIENT_ID:
-            client_id = value if isinstance(value, str) else ""
+    client_id = metadata_of(context).get(CLIENT_ID, "")
     if not client_id:
         raise ResponseError(Code.CLIENT_ID_REQUIRED, f"client id cannot be empty. Send it as metadata, {CLIENT_ID}.")
     if len(client_id) > CLIENT_ID_MAX:
         raise ResponseError(
             Code.BAD_REQUEST, f"the client id has {len(client_id)} characters, and may have {CLIENT_ID_MAX}"
         )
-    return Caller(client_id, _host_of(context.peer()), context.time_remaining())
+    host = _host_of(context.peer())
+    session = Session(host=str(ip_address(host.ip)), client_id=client_id, door=DOOR)
+    return Caller(client_id, host, session, context.time_remaining())
+
+
+def metadata_of(context: Any) -> dict[str, str]:
+    """The metadata of a call that is text."""
+    return {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
 
 
 @lru_cache(maxsize=4_096)
@@ -121,14 +131,22 @@ def _types(name: str) -> tuple[Any, Any]:
     return getattr(service, f"{name}Request"), getattr(service, f"{name}Response")
 
 
-def _answer_once(handle: Unary, request_type: Any, response: Any, metrics: ApiMetrics) -> Any:
+def _answer_once(
+    name: str, handle: Unary, request_type: Any, response: Any, access: Access, metrics: ApiMetrics
+) -> Any:
     clock = asyncio.get_running_loop().time
 
     async def answer(request: bytes, context: aio.ServicerContext) -> Proto:
         metrics.requests += 1
         begin = clock()
         try:
-            answered = await handle(find_caller(context), parse(request_type, request))
+            caller, asked = find_caller(context), parse(request_type, request)
+            try:
+                await access.identify(caller.session, metadata_of(context))
+                access.check(caller.session, rights_of(name, asked))
+                answered = await handle(caller, asked)
+            finally:
+                access.forget(caller.session)
         except Exception as error:
             answered = response(status=_refuse(error, metrics))
         metrics.latency.observe(clock() - begin)
@@ -137,12 +155,20 @@ def _answer_once(handle: Unary, request_type: Any, response: Any, metrics: ApiMe
     return answer
 
 
-def _answer_often(handle: Streaming, request_type: Any, response: Any, metrics: ApiMetrics) -> Any:
+def _answer_often(
+    name: str, handle: Streaming, request_type: Any, response: Any, access: Access, metrics: ApiMetrics
+) -> Any:
     async def answer(request: bytes, context: aio.ServicerContext) -> AsyncIterator[Proto]:
         metrics.requests += 1
         try:
-            async for each in handle(find_caller(context), parse(request_type, request)):
-                yield each
+            caller, asked = find_caller(context), parse(request_type, request)
+            try:
+                await access.identify(caller.session, metadata_of(context))
+                with access.while_allowed(caller.session, rights_of(name, asked)):
+                    async for each in handle(caller, asked):
+                        yield each
+            finally:
+                access.forget(caller.session)
         except Exception as error:
             yield response(status=_refuse(error, metrics))
 

@@ -23,14 +23,14 @@ _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 
 def topic_of(resource: Proto) -> str:
     """RocketMQ's name of a topic that is legal. Raises InvalidTopic."""
-    name = _full_name(resource)
+    name = full_name(resource)
     log_name(name)
     return name
 
 
 def group_of(resource: Proto) -> str:
     """The name of a group that is legal. Raises ResponseError."""
-    name = _full_name(resource)
+    name = full_name(resource)
     if not _LEGAL.match(name) or len(name) > GROUP_MAX:
         raise ResponseError(
             Code.ILLEGAL_CONSUMER_GROUP,
@@ -48,7 +48,8 @@ def read_filter(expression: Proto) -> RocketMqSubscription:
         raise ResponseError(Code.ILLEGAL_FILTER_EXPRESSION, str(error)) from None
 
 
-def _full_name(resource: Proto) -> str:
+def full_name(resource: Proto) -> str:
+    """RocketMQ's name of a topic or group, legal or not."""
     namespace: str = resource.resource_namespace
     name: str = resource.name
     return f"{namespace}%{name}" if namespace and name else name

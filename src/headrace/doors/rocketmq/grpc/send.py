@@ -36,7 +36,6 @@ _s: Any = service
 MESSAGES_MAX = 1_024
 # What a record takes beside its body, generously.
 ROW_BYTES = 1_024
-_SESSION = Session()
 
 
 class SendHandlers:
@@ -86,7 +85,7 @@ class SendHandlers:
         if any(message.system_properties.message_type == _d.TRANSACTION for message in messages):
             entries = await self._prepare(caller, topic, opened, messages, rows)
         else:
-            entries = await self._publish(topic, opened, messages, rows)
+            entries = await self._publish(caller.session, topic, opened, messages, rows)
         return _s.SendMessageResponse(status=make_status(), entries=entries)
 
     async def _body(self, message: Proto) -> bytes:
@@ -100,6 +99,7 @@ class SendHandlers:
 
     async def _publish(
         self,
+        session: Session,
         topic: str,
         opened: Topic,
         messages: Sequence[Proto],
@@ -107,20 +107,20 @@ class SendHandlers:
     ) -> list[Proto]:
         if len(messages) == 1 and not messages[0].system_properties.HasField("delivery_timestamp"):
             ((queue, row),) = rows
-            offset = await self._append(opened, queue, row)
+            offset = await self._append(session, opened, queue, row)
             if offset is not None:
                 return [self._entry(topic, messages[0], Place(queue, offset))]
         asked = [
             Message(*row, queue, to_ms(message.system_properties.delivery_timestamp))
             for message, (queue, row) in zip(messages, rows, strict=True)
         ]
-        places = await self._broker.publisher.publish(_SESSION, opened.name, asked)
+        places = await self._broker.publisher.publish(session, opened.name, asked)
         return [self._entry(topic, message, place) for message, place in zip(messages, places, strict=True)]
 
-    async def _append(self, topic: Topic, queue: int, row: Row) -> int | None:
+    async def _append(self, session: Session, topic: Topic, queue: int, row: Row) -> int | None:
         """Append a message with the others of this turn of the loop; its offset, None where it takes more than that."""
         partition = topic.partitions[queue]
-        admission = self._broker.publisher.admit(_SESSION, topic)
+        admission = self._broker.publisher.admit(session, topic)
         if not self._sender.can_append(admission, partition) or any(name == DEDUPLICATION_ID for name, _ in row[2]):
             return None
         self._broker.publisher.take(_SESSION, len(row[1] or b""))
@@ -169,7 +169,7 @@ class SendHandlers:
         if client is not None:
             client.publish([topic], self._transactions.ask)
         ((queue, row),) = rows
-        transaction_id = await self._transactions.prepare(topic, opened.name, queue, messages[0], row)
+        transaction_id = await self._transactions.prepare(caller.session, topic, opened.name, queue, messages[0], row)
         message_id = messages[0].system_properties.message_id
         return [_s.SendResultEntry(status=make_status(), message_id=message_id, transaction_id=transaction_id)]
 

@@ -21,6 +21,7 @@ from headrace.errors import (
     InvalidQueue,
     InvalidRecords,
     InvalidTopic,
+    NotAuthorized,
     PartitionOffline,
     QuotaExceeded,
     RecordsRefused,
@@ -35,6 +36,7 @@ from headrace.errors import (
 
 # The first that fits: what is more particular stands before.
 _CODES: dict[type[HeadraceError], int] = {
+    NotAuthorized: Code.FORBIDDEN,
     InvalidDelay: Code.ILLEGAL_DELIVERY_TIME,
     InvalidTopic: Code.ILLEGAL_TOPIC,
     UnknownTopic: Code.TOPIC_NOT_FOUND,

@@ -15,11 +15,13 @@ import structlog
 
 from headrace.broker.groups.rocketmq_group import RocketMqSubscription
 from headrace.doors.rocketmq.group_queues import GroupQueues
+from headrace.doors.rocketmq.grpc.access import Access
 from headrace.doors.rocketmq.grpc.clients import Clients, Stream
-from headrace.doors.rocketmq.grpc.methods import Caller, find_caller, parse
+from headrace.doors.rocketmq.grpc.methods import Caller, find_caller, metadata_of, parse
 from headrace.doors.rocketmq.grpc.proto_messages import set_ms
 from headrace.doors.rocketmq.grpc.protocol import Code, Proto, definition, service
 from headrace.doors.rocketmq.grpc.resources import group_of, read_filter, topic_of
+from headrace.doors.rocketmq.grpc.rights import settings_rights
 from headrace.doors.rocketmq.grpc.status import ResponseError, make_status, status_of
 from headrace.doors.rocketmq.grpc.transactions import TransactionHandlers
 from headrace.doors.rocketmq.names import log_name
@@ -45,8 +47,14 @@ class TelemetryHandlers:
     """Knows the clients, and is known by them."""
 
     def __init__(
-        self, settings: RocketMqSettings, clients: Clients, transactions: TransactionHandlers, queues: GroupQueues
+        self,
+        settings: RocketMqSettings,
+        clients: Clients,
+        transactions: TransactionHandlers,
+        queues: GroupQueues,
+        access: Access,
     ) -> None:
+        self._access = access
         self._settings = settings
         self._clients = clients
         self._transactions = transactions
@@ -59,10 +67,13 @@ class TelemetryHandlers:
         """Telemetry."""
         try:
             caller = find_caller(context)
+            await self._access.identify(caller.session, metadata_of(context))
         except ResponseError as error:
             await context.write(_s.TelemetryCommand(status=status_of(error)))
             return
         stream = self._clients.open_stream()
+        # What the stream was opened for is not the client's any more; it opens another one.
+        caller.session.on_ended = lambda _: stream.close()
         reading = asyncio.get_running_loop().create_task(self._read(caller, commands, stream))
         reading.add_done_callback(lambda _: stream.close())
         try:
@@ -77,6 +88,7 @@ class TelemetryHandlers:
         finally:
             self._clients.close_stream(stream)
             reading.cancel()
+            self._access.forget(caller.session)
 
     async def _read(self, caller: Caller, commands: AsyncIterator[bytes], stream: Stream) -> None:
         async for raw in commands:
@@ -90,6 +102,8 @@ class TelemetryHandlers:
     async def _update(self, caller: Caller, settings: Proto, stream: Stream) -> Proto:
         """Note a client's settings; the settings that it is to have. Raises a HeadraceError."""
         kind = settings.WhichOneof("pub_sub")
+        for right in settings_rights(settings):
+            self._access.security.check(caller.session, *right)
         if kind is None:
             raise ResponseError(Code.BAD_REQUEST, "there is no publishing or subscription data in settings")
         if kind == "publishing":
@@ -132,6 +146,8 @@ class TelemetryHandlers:
         """Heartbeat."""
         client = self._clients.get(caller)
         if client.settings.client_type in CONSUMERS:
+            for right in settings_rights(client.settings):
+                self._access.security.check(caller.session, *right)
             await client.join(group_of(request.group), read_subscriptions(client.settings.subscription))
         return _s.HeartbeatResponse(status=make_status())
 

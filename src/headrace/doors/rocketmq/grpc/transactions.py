@@ -12,6 +12,7 @@ from typing import Any
 from headrace.broker.broker import Broker
 from headrace.broker.prepared import Check
 from headrace.broker.publish import Headers
+from headrace.broker.security import Operation, Resource, Session
 from headrace.doors.rocketmq.grpc.clients import Stream
 from headrace.doors.rocketmq.grpc.methods import Caller
 from headrace.doors.rocketmq.grpc.proto_messages import to_ms, write_message
@@ -32,10 +33,17 @@ class TransactionHandlers:
 
     def __init__(self, broker: Broker) -> None:
         self._prepared = broker.prepared
+        self._security = broker.security
         self._timeout_max = broker.config.half_timeout_max_ms
 
     async def prepare(
-        self, topic: str, name: str, queue: int, message: Proto, row: tuple[bytes | None, bytes, Headers]
+        self,
+        session: Session,
+        topic: str,
+        name: str,
+        queue: int,
+        message: Proto,
+        row: tuple[bytes | None, bytes, Headers],
     ) -> str:
         """Store a message that no reader sees until it is committed; the id of its transaction. `name` is the log's of
         the topic. Raises a HeadraceError."""
@@ -46,7 +54,14 @@ class TransactionHandlers:
             recovery = (system.orphaned_transaction_recovery_duration,)
         timeout_ms = next((min(to_ms(each), self._timeout_max) for each in recovery if to_ms(each) > 0), None)
         return await self._prepared.prepare(
-            name, body, group=topic, key=key, headers=headers, partition=queue, timeout_ms=timeout_ms
+            name,
+            body,
+            group=topic,
+            key=key,
+            headers=headers,
+            partition=queue,
+            timeout_ms=timeout_ms,
+            session=session,
         )
 
     async def end_transaction(self, caller: Caller, request: Proto) -> Proto:
@@ -54,6 +69,11 @@ class TransactionHandlers:
         topic_of(request.topic)
         if not request.transaction_id:
             raise ResponseError(Code.INVALID_TRANSACTION_ID, "transaction id cannot be empty")
+        if request.resolution in (_d.COMMIT, _d.ROLLBACK):
+            # The request's topic is what the client says, and the message's is what counts.
+            status = await self._prepared.find(request.transaction_id)
+            if status.topic:
+                self._security.check(caller.session, Operation.WRITE, Resource.TOPIC, status.topic)
         if request.resolution == _d.COMMIT:
             await self._prepared.commit(request.transaction_id)
         elif request.resolution == _d.ROLLBACK:

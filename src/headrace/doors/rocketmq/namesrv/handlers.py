@@ -109,7 +109,7 @@ class NameServerHandlers:
 
     @staticmethod
     def _answer_topics(call: Call, names: Iterable[str]) -> None:
-        call.answer(body=dump({"topicList": sorted(names)}))
+        call.answer(body=dump({"topicList": sorted(call.sees(names))}))
 
     def delete_topic(self, call: Call) -> None:
         """DELETE_TOPIC_IN_NAMESRV: the broker deletes the topic, and with it the route."""

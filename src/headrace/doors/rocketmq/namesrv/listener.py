@@ -15,6 +15,7 @@ from headrace.doors.rocketmq.listener import RemotingListener
 from headrace.doors.rocketmq.namesrv import handlers
 from headrace.doors.rocketmq.namesrv.registry import BrokerRegistry
 from headrace.doors.rocketmq.presence import Presence
+from headrace.doors.rocketmq.rights import NAME_SERVER
 from headrace.doors.rocketmq.settings import RocketMqSettings
 from headrace.doors.rocketmq.topics import RocketMqTopics
 
@@ -28,7 +29,7 @@ class NameServer(RemotingListener):
     title = "name server"
 
     def __init__(self, context: DoorContext[RocketMqSettings], presence: Presence, topics: RocketMqTopics) -> None:
-        super().__init__(context, "rocketmq_namesrv")
+        super().__init__(context, "rocketmq_namesrv", NAME_SERVER)
         self.registry = BrokerRegistry(self.settings.rocketmq_namesrv_brokers_max, self.frame_max)
         self.handlers = handlers.of(self)
         self._scanning: TimerHandle | None = None

@@ -21,6 +21,7 @@ from headrace.doors.rocketmq.remoting import handlers
 from headrace.doors.rocketmq.remoting.resets import Resets
 from headrace.doors.rocketmq.remoting.sender import RemotingSender
 from headrace.doors.rocketmq.remoting.wire_sends import WireSends
+from headrace.doors.rocketmq.rights import BROKER
 from headrace.doors.rocketmq.settings import RocketMqSettings, parse_levels
 from headrace.doors.rocketmq.topics import RocketMqTopics
 from headrace.doors.rocketmq.transactions import Transactions
@@ -43,7 +44,7 @@ class Remoting(RemotingListener):
         topics: RocketMqTopics,
         producers: ProducerGroups,
     ) -> None:
-        super().__init__(context, "rocketmq")
+        super().__init__(context, "rocketmq", BROKER)
         self.presence = presence
         self.topics = topics
         self.producers = producers
@@ -73,7 +74,7 @@ class Remoting(RemotingListener):
 
     def take(self, connection: RemotingConnection, buffer: bytearray, position: int, stop: int) -> bool:
         """Append a send that is like nearly all others."""
-        return self._sends.take(connection, buffer, position, stop)
+        return not self.gate.is_closed(connection) and self._sends.take(connection, buffer, position, stop)
 
     def delay_ms(self, level: int) -> int:
         """The delay of a level: none for 0 and less, that of the highest for what is above it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.broker.rocketmq.request_modes import MODES, POP, PULL, RequestMode
+from headrace.broker.security import Operation, Resource
 from headrace.doors.rocketmq.client import BROADCASTING
 from headrace.doors.rocketmq.codes import Code
 from headrace.doors.rocketmq.connection import Call
@@ -36,6 +37,7 @@ class AssignmentHandlers:
         """SET_MESSAGE_REQUEST_MODE: durable."""
         given = load(call.request.body)
         topic, group, mode = read_text(given, "topic"), read_text(given, "consumerGroup"), read_text(given, "mode")
+        call.check(Operation.ALTER_CONFIGS, Resource.GROUP, group)
         if topic.startswith(RETRY):
             raise ResponseError(Code.NO_PERMISSION, "retry topic is not allowed to set mode")
         share = given.get("popShareQueueNum", 0)
@@ -56,6 +58,8 @@ class AssignmentHandlers:
         """QUERY_ASSIGNMENT."""
         given = load(call.request.body)
         topic, group = read_text(given, "topic"), read_text(given, "consumerGroup")
+        call.check(Operation.READ, Resource.GROUP, group)
+        call.check_topic(Operation.READ, topic)
         client_id, strategy = read_text(given, "clientId"), read_text(given, "strategyName") or AVERAGE
         await self._state.load()
         mode = PULL if topic.startswith(RETRY) else self._state.modes.get((group, topic), RequestMode(PULL)).mode

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.groups.rocketmq_group import RocketMqMember, RocketMqSubscription
+from headrace.broker.security import Operation, Resource
 from headrace.doors.rocketmq.client import Client, Consumption
 from headrace.doors.rocketmq.codes import Code, Request
 from headrace.doors.rocketmq.connection import Call, RemotingConnection
@@ -79,6 +80,7 @@ class ClientHandlers:
         for group in groups:
             try:
                 member = RocketMqMember(client_id, connection.address[0], _subscriptions(group), notify)
+                _check_group(call, group)
                 await connection.memberships.join(read_text(group, "groupName"), member)
             except HeadraceError as error:
                 refused = refused or error
@@ -183,7 +185,16 @@ def _queues(call: Call) -> tuple[str, str, list[tuple[str, int]]]:
         if type(index) is not int or index < 0:
             raise ResponseError(Code.INVALID_PARAMETER, "a queue in mqSet has no queueId")
         queues.append((log_name(read_text(each, "topic")), index))
-    return read_text(asked, "consumerGroup"), read_text(asked, "clientId"), queues
+    group = read_text(asked, "consumerGroup")
+    call.check(Operation.READ, Resource.GROUP, group)
+    return group, read_text(asked, "clientId"), queues
+
+
+def _check_group(call: Call, group: dict[str, Any]) -> None:
+    """Raise NotAuthorized unless the client may be in a group, and read what it says that it reads."""
+    call.check(Operation.READ, Resource.GROUP, read_text(group, "groupName"))
+    for each in read_objects(group, "subscriptionDataSet", SUBSCRIPTIONS_MAX):
+        call.check_topic(Operation.READ, read_text(each, "topic"))
 
 
 def _consumption(group: dict[str, Any]) -> Consumption:

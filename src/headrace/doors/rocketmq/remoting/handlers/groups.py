@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.broker.groups.protocol import Problem
 from headrace.broker.rocketmq.subscription_groups import SubscriptionGroup
+from headrace.broker.security import Operation, Resource
 from headrace.doors.rocketmq.codes import Code
 from headrace.doors.rocketmq.connection import Call
 from headrace.doors.rocketmq.errors import ResponseError
@@ -41,13 +42,13 @@ class GroupHandlers:
 
     async def update(self, call: Call) -> None:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
-        await self._store([self._parse(load(call.request.body))])
+        await self._store(call, [self._parse(load(call.request.body))])
         call.answer()
 
     async def update_list(self, call: Call) -> None:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: all, unless one of them makes no sense."""
         given = read_objects(load(call.request.body), "groupConfigList", GROUPS_MAX)
-        await self._store([self._parse(each) for each in given])
+        await self._store(call, [self._parse(each) for each in given])
         call.answer()
 
     @staticmethod
@@ -61,7 +62,9 @@ class GroupHandlers:
             )
         return SubscriptionGroup.parse(name, given)
 
-    async def _store(self, groups: list[SubscriptionGroup]) -> None:
+    async def _store(self, call: Call, groups: list[SubscriptionGroup]) -> None:
+        for each in groups:
+            call.check(Operation.ALTER_CONFIGS, Resource.GROUP, each.name)
         await self._state.load()
         most = self._remoting.settings.rocketmq_groups_max
         if len(self._state.groups.keys() | {each.name for each in groups}) > most:

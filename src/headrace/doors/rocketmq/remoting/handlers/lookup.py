@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.internal import is_protected
 from headrace.broker.publish import Message
+from headrace.broker.security import OWN, Operation, Resource
 from headrace.doors.rocketmq import messages
 from headrace.doors.rocketmq.codes import Code
 from headrace.doors.rocketmq.connection import Call
 from headrace.doors.rocketmq.errors import ResponseError
 from headrace.doors.rocketmq.messages import StoredMessage, read_properties
-from headrace.doors.rocketmq.names import dead_letter_topic, retry_topic
+from headrace.doors.rocketmq.names import dead_letter_topic, retry_topic, rocketmq_name
 from headrace.doors.rocketmq.records import (
     DELAY,
     ORIGIN_MESSAGE_ID,
@@ -26,7 +27,8 @@ from headrace.doors.rocketmq.records import (
     key_of,
 )
 from headrace.doors.rocketmq.remoting.reader import QueueReader
-from headrace.errors import OffsetOutOfRange
+from headrace.errors import NotAuthorized, OffsetOutOfRange
+from headrace.log.interface import Topic
 
 if TYPE_CHECKING:
     from headrace.doors.rocketmq.remoting.listener import Remoting
@@ -79,7 +81,7 @@ class LookupHandlers:
             reconsume_times=found.reconsume_times + 1,
         )
         message = Message(key_of(properties), found.body, headers, queue, due_ms)
-        await self._broker.publisher.publish(call.connection.session, topic.name, [message])
+        await self._broker.publisher.publish(OWN, topic.name, [message])
         call.answer()
 
     async def find(self, call: Call, physical: int) -> StoredMessage:
@@ -87,7 +89,7 @@ class LookupHandlers:
         await self._broker.rocketmq.load()
         place = self._broker.rocketmq.offsets.decode(physical)
         topic = None if place is None else self._broker.log.topics.by_id.get(place[0])
-        if place is not None and topic is not None and not is_protected(topic.name):
+        if place is not None and topic is not None and not is_protected(topic.name) and _may_read(call, topic):
             partition = topic.partitions[place[1]]
             if not partition.loaded:
                 await partition.load()
@@ -98,3 +100,16 @@ class LookupHandlers:
             if record is not None:
                 return await self._reader.message(partition, record, self._remoting.store_host(call.connection))
         raise ResponseError(Code.SYSTEM_ERROR, f"can not find message by the offset, {physical}")
+
+
+def _may_read(call: Call, topic: Topic) -> bool:
+    """Whether a client may see the messages of a topic; to those that may not there are none."""
+    name = rocketmq_name(topic.name)
+    try:
+        if name is None:
+            call.check(Operation.READ, Resource.TOPIC, topic.name)
+        else:
+            call.check_topic(Operation.READ, name)
+    except NotAuthorized:
+        return False
+    return True

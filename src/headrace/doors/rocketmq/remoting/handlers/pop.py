@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from headrace.broker.queues import Lease, Queue, Wanted
 from headrace.broker.queues.leases import RECEIVE_MAX
+from headrace.broker.security import Operation, Resource
 from headrace.doors.rocketmq.codes import Code
 from headrace.doors.rocketmq.connection import Call
 from headrace.doors.rocketmq.errors import ResponseError
@@ -179,6 +180,8 @@ class PopHandlers:
             raise ResponseError(Code.MESSAGE_ILLEGAL, str(error)) from None
         for entry, found in checks:
             name, group = read_text(entry, "t"), read_text(entry, "c")
+            call.check(Operation.READ, Resource.GROUP, group)
+            call.check_topic(Operation.READ, name)
             self._remoting.topics.existing(name)
             queue = await self._queues.find(name, group)
             if queue is not None:

@@ -131,7 +131,7 @@ class SendHandler:
         if topic is None or not _DELAYS.isdisjoint(request.properties) or _has_id(request):
             return self._publish(call, request)
         partition = topic.partitions[self._queue(call, request, topic)]
-        admission = self._broker.publisher.admit(call.connection.session, topic)
+        admission = self._broker.publisher.admit(call.session_to(request.topic), topic)
         if not self._sender.can_append(admission, partition):
             return self._publish(call, request)
         self._broker.publisher.take(call.connection.session, request.size)
@@ -284,7 +284,7 @@ class SendHandler:
         due, request = self._delay(request, queue_id)
         messages = [Message(*row, queue_id, due) for row in self._rows(call, request)]
         await self._broker.rocketmq.number(topic)
-        places = await self._broker.publisher.publish(call.connection.session, topic.name, messages)
+        places = await self._broker.publisher.publish(call.session_to(request.topic), topic.name, messages)
         partition = topic.partitions[places[0].partition]
         offsets = [each.offset for each in places]
         unique_key = request.properties.get(UNIQUE_KEY)
@@ -310,7 +310,7 @@ class SendHandler:
         )
         (row,) = self._rows(call, stored)
         transactions = self._remoting.transactions
-        place = await transactions.prepare(topic, queue_id, row, group, request.properties)
+        place = await transactions.prepare(topic, queue_id, row, group, request.properties, call.connection.session)
         fields = {
             "msgId": offset_id(self._remoting.store_host(call.connection), place.physical_offset),
             "queueId": str(queue_id),

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from headrace.broker.security import Operation, Resource
 from headrace.doors.rocketmq.codes import Code
 from headrace.doors.rocketmq.connection import Call
 from headrace.doors.rocketmq.errors import ResponseError
@@ -54,7 +55,7 @@ class TopicHandlers:
         """UPDATE_AND_CREATE_TOPIC."""
         read, write = call.number("readQueueNums"), call.number("writeQueueNums")
         attributes = _read_attributes(call.text("attributes", ""))
-        await self._update(call.text("topic"), read, write, call.number("perm", READ | WRITE), attributes)
+        await self._update(call, call.text("topic"), read, write, call.number("perm", READ | WRITE), attributes)
         call.answer()
 
     async def update_list(self, call: Call) -> None:
@@ -68,11 +69,11 @@ class TopicHandlers:
             given = each.get("attributes")
             text = ",".join(f"{name}={value}" for name, value in given.items()) if isinstance(given, dict) else ""
             read, write, perm = numbers
-            await self._update(read_text(each, "topicName"), read, write, perm, _read_attributes(text))
+            await self._update(call, read_text(each, "topicName"), read, write, perm, _read_attributes(text))
         call.answer()
 
     async def _update(
-        self, topic_name: str, read: int, write: int, perm: int, attributes: Mapping[str, str | None]
+        self, call: Call, topic_name: str, read: int, write: int, perm: int, attributes: Mapping[str, str | None]
     ) -> None:
         """Make or change a topic. Partitions never shrink: those beyond the counts are drained, or not read."""
         name = log_name(topic_name)
@@ -90,6 +91,7 @@ class TopicHandlers:
 
         count = max(read, write)
         topic = self._topics.get(name)
+        _check_update(call, name, is_there=topic is not None)
         if topic is None:
             topic = await self._topics.open(name, count, change(INDEXED))
         if len(topic.partitions) < count:
@@ -187,3 +189,16 @@ def _describe(name: str, shape: TopicShape) -> dict[str, object]:
         "topicSysFlag": 0,
         "writeQueueNums": shape.write_queues,
     }
+
+
+def _check_update(call: Call, name: str, *, is_there: bool) -> None:
+    """Raise NotAuthorized unless the client may make the topic, or change it where it is there. Who may do neither is
+    told the same of both."""
+    security, session = call.connection.door.broker.security, call.connection.session
+    if not is_there:
+        security.check_create(session, name)
+        return
+    if not security.visible(session, Resource.TOPIC, [name]):
+        security.check_create(session, name)
+    call.check(Operation.ALTER, Resource.TOPIC, name)
+    call.check(Operation.ALTER_CONFIGS, Resource.TOPIC, name)

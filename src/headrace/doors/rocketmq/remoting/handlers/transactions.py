@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.broker.prepared import Check
+from headrace.broker.security import Operation, Resource
 from headrace.doors.rocketmq import messages
 from headrace.doors.rocketmq.codes import Code, Request
 from headrace.doors.rocketmq.connection import Call, RemotingConnection
@@ -42,7 +43,11 @@ class TransactionHandler:
                 f"{Outcome.UNKNOWN} (got {number})",
             ) from None
         await self._transactions.end(
-            call.number("commitLogOffset"), call.text("producerGroup"), outcome, call.number("tranStateTableOffset")
+            call.connection.session,
+            call.number("commitLogOffset"),
+            call.text("producerGroup"),
+            outcome,
+            call.number("tranStateTableOffset"),
         )
         call.answer()
 
@@ -76,6 +81,10 @@ class TransactionChecker:
             place = await remoting.transactions.place(check.id)
         except (HeadraceError, OSError) as error:
             log.warning("a producer could not be asked about a prepared message", id=check.id, error=str(error))
+            return
+        security, session = remoting.broker.security, self._connection.session
+        if not security.allows(session, Operation.WRITE, Resource.TOPIC, check.message.topic):
+            # It is in the producer group by its own word alone.
             return
         message = remoting.transactions.message(check, place, host)
         unique_key = read_properties(message.properties).get(UNIQUE_KEY, "")

@@ -1,0 +1,99 @@
+"""Who calls over gRPC, and what it may do: each call shows it anew, in its metadata.
+
+`authorization: MQv2-HMAC-SHA1 Credential=KEY, SignedHeaders=x-mq-date-time, Signature=HEX` signs the time that stands
+beside it, and nothing else of the call. RocketMQ's clients write that time as they like, so it is not judged: whoever
+reads a call on the way can call as its client. TLS is what keeps others from that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+from headrace.broker.broker import Broker
+from headrace.broker.security import Operation, Resource, Session
+from headrace.doors.rocketmq.grpc.protocol import Code
+from headrace.doors.rocketmq.grpc.status import ResponseError
+from headrace.errors import AuthenticationFailed, NotAuthorized
+
+AUTHORIZATION, DATE_TIME = "authorization", "x-mq-date-time"
+AUTHORIZATION_MAX = 1_024
+_FORM = re.compile(r"MQv2-HMAC-SHA1 (.+)")
+_PART = re.compile(r"(\w+)=([^,]*)")
+
+Right = tuple[Operation, Resource, str]
+
+
+class Access:
+    """Whom one listener lets in."""
+
+    def __init__(self, broker: Broker, *, is_required: bool) -> None:
+        self.security = broker.security
+        self._topics = broker.topics
+        self._is_required = is_required
+
+    async def identify(self, session: Session, metadata: Mapping[str, str]) -> None:
+        """Give a session the identity that its call shows. Raises ResponseError."""
+        given = metadata.get(AUTHORIZATION, "")
+        if not given:
+            if self._is_required:
+                raise ResponseError(Code.UNAUTHORIZED, "the call is not signed. Give the client its credentials.")
+            return
+        form = _FORM.fullmatch(given) if len(given) <= AUTHORIZATION_MAX else None
+        parts = dict(_PART.findall(form[1])) if form is not None else {}
+        signature = parts.get("Signature", "")
+        try:
+            identity = self.security.authenticator.signature(
+                # Some clients put the region behind the key.
+                parts.get("Credential", "").partition("/")[0],
+                metadata.get(DATE_TIME, "").encode(),
+                bytes.fromhex(signature) if signature.isascii() and signature.isalnum() else b"",
+                session,
+            )
+        except ValueError:
+            raise ResponseError(Code.UNAUTHORIZED, "the signature is not written in hexadecimal digits") from None
+        except AuthenticationFailed as error:
+            await asyncio.sleep(error.delay_ms / 1000)
+            raise ResponseError(Code.UNAUTHORIZED, str(error)) from None
+        self.security.login(session, identity)
+
+    def forget(self, session: Session) -> None:
+        """A call is over."""
+        if session.identity is not None:
+            self.security.logout(session)
+
+    def check(self, session: Session, rights: Iterable[Right]) -> None:
+        """Raise NotAuthorized unless a session has these rights, and that to make a topic which it would write."""
+        for each in rights:
+            self.security.check(session, *each)
+            operation, resource, name = each
+            is_made = operation is Operation.WRITE and resource is Resource.TOPIC and self._topics.get(name) is None
+            if is_made and self.security.is_enforced:
+                self.security.check_create(session, name)
+
+    @contextmanager
+    def while_allowed(self, session: Session, rights: Iterable[Right]) -> Iterator[None]:
+        """Raise NotAuthorized unless a session has these rights, also when it loses one meanwhile."""
+        task = asyncio.current_task()
+        assert task is not None
+        lost: list[NotAuthorized] = []
+
+        def revoke(error: NotAuthorized) -> None:
+            lost.append(error)
+            task.cancel()
+
+        watches = []
+        try:
+            for each in rights:
+                watches.append(self.security.watch(session, *each, revoke))
+            yield
+        except asyncio.CancelledError:
+            if not lost:
+                raise
+            task.uncancel()
+            raise lost[0] from None
+        finally:
+            for watch in watches:
+                watch.end()
