@@ -179,6 +179,13 @@ class RemotingConnection(BufferedConnection):
     def _opened(self) -> None:
         super()._opened()
         self.session.host = self.address[0]
+        certificate = self.transport.get_extra_info("peercert")
+        if certificate:
+            try:
+                self.log_in(self.door.broker.security.authenticator.certificate(certificate, self.session))
+            except AuthenticationFailed:
+                # TLS has let it in: it is a client that nobody knows.
+                return
 
     def log_in(self, identity: Identity) -> None:
         """The client has shown who it is."""

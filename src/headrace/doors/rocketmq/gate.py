@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from headrace.broker.broker import Broker
-from headrace.broker.security import Operation, Resource
+from headrace.broker.security import Operation, Resource, Security
 from headrace.broker.security.rights import Declaration, Requires
 from headrace.doors.rocketmq.codes import Code
 from headrace.doors.rocketmq.errors import ResponseError
@@ -47,6 +47,12 @@ def topic_resource(name: str) -> tuple[Resource, str]:
         return Resource.TOPIC, name
 
 
+def knows_users(security: Security) -> bool:
+    """Whether signatures say anything. Clients that sign with whatever they were once given work with a broker that has
+    no users, as they do with RocketMQ's."""
+    return security.is_enforced or bool(security.users.by_name)
+
+
 class Gate:
     """What one listener asks of requests."""
 
@@ -65,7 +71,7 @@ class Gate:
         """Ask for the signature and the rights of a request. Raises AuthenticationFailed, NotAuthorized or
         ResponseError."""
         access_key = call.request.fields.get(ACCESS_KEY)
-        if access_key is not None:
+        if access_key is not None and (self._is_required or knows_users(self._security)):
             self._authenticate(call, access_key)
         elif self.is_closed(call.connection):
             raise ResponseError(

@@ -62,13 +62,17 @@ class HttpAuthentication:
     ) -> None:
         """Give the request's session its identity, if it has one; `certificate` is the client's. Raises HttpError."""
         given = request.headers.get("authorization")
-        if given is None:
+        if given is None and not certificate:
             if self._is_required and request.path not in PROBES:
                 raise unauthenticated("this broker asks who you are: send a user and password, or a token")
             return
-        self._check_clear(request, is_encrypted)
+        if given is not None:
+            self._check_clear(request, is_encrypted)
         try:
-            identity = await self._verify(given, request)
+            if given is not None:
+                identity = await self._verify(given, request)
+            else:
+                identity = self._security.authenticator.certificate(certificate or {}, request.session)
         except AuthenticationFailed as error:
             await asyncio.sleep(error.delay_ms / 1000)
             raise unauthenticated(str(error)) from None

@@ -65,6 +65,11 @@ async def _upgrade(connection: Connection, identity: Identity) -> None:
             # A loop may not report the end of a connection that is neither the one nor the other.
             connection.connection_lost(None)
             return
+        certificate = connection.transport.get_extra_info("peercert")
+        if certificate and connection.door.authority is None:
+            connection.log_in(
+                connection.door.broker.security.authenticator.certificate(certificate, connection.session)
+            )
         connection.reply(frames.OK)
         connection.flush()
     if identity.snappy:

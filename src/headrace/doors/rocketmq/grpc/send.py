@@ -123,7 +123,7 @@ class SendHandlers:
         admission = self._broker.publisher.admit(session, topic)
         if not self._sender.can_append(admission, partition) or any(name == DEDUPLICATION_ID for name, _ in row[2]):
             return None
-        self._broker.publisher.take(_SESSION, len(row[1] or b""))
+        self._broker.publisher.take(session, len(row[1] or b""))
         waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
         def on_done(error: Exception | None, base: int) -> None:
