@@ -14,6 +14,7 @@ from headrace.config import Config
 from headrace.doors.door import DoorContext
 from headrace.doors.http.api.handlers import pages as handlers
 from headrace.doors.http.door import HttpDoor
+from headrace.runtime.clock import SystemClock
 from headrace.version import VERSION
 
 
@@ -31,9 +32,10 @@ class Door:
             metrics=self.counts,
             figures=self.figures,
             queues=SimpleNamespace(all=list),
-            runtime=SimpleNamespace(hostname="here"),
+            runtime=SimpleNamespace(hostname="here", clock=SystemClock()),
             membership=None,
             security=Unguarded(),
+            quotas=SimpleNamespace(is_active=False),
         )
         config = Config(http="127.0.0.1:0", **settings)
         broker.config = config

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterable, Mapping
 
 from headrace.broker.broker import Broker
 from headrace.broker.security import Operation, Resource, Session
+from headrace.broker.security.watches import Watch
 from headrace.doors.rocketmq.gate import knows_users
-from headrace.doors.rocketmq.grpc.protocol import Code
+from headrace.doors.rocketmq.grpc.protocol import Code, Proto
 from headrace.doors.rocketmq.grpc.status import ResponseError
 from headrace.errors import AuthenticationFailed, NotAuthorized
 
@@ -79,27 +79,34 @@ class Access:
             if is_made and self.security.is_enforced:
                 self.security.check_create(session, name)
 
-    @contextmanager
-    def while_allowed(self, session: Session, rights: Iterable[Right]) -> Iterator[None]:
-        """Raise NotAuthorized unless a session has these rights, also when it loses one meanwhile."""
-        task = asyncio.current_task()
-        assert task is not None
-        lost: list[NotAuthorized] = []
+    async def while_allowed(
+        self, session: Session, rights: Iterable[Right], answers: AsyncIterator[Proto]
+    ) -> AsyncIterator[Proto]:
+        """The answers, as long as a session has these rights. Raises NotAuthorized once it has not."""
+        revoked: asyncio.Future[NotAuthorized] = asyncio.get_running_loop().create_future()
 
         def revoke(error: NotAuthorized) -> None:
-            lost.append(error)
-            task.cancel()
+            if not revoked.done():
+                revoked.set_result(error)
 
-        watches = []
+        watches: list[Watch] = []
         try:
             for each in rights:
                 watches.append(self.security.watch(session, *each, revoke))
-            yield
-        except asyncio.CancelledError:
-            if not lost:
-                raise
-            task.uncancel()
-            raise lost[0] from None
+            while True:
+                step = asyncio.ensure_future(anext(answers, None))
+                try:
+                    await asyncio.wait((step, revoked), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    # gRPC's own task cannot be cancelled without the call: the work is, which gives back what it holds.
+                    step.cancel()
+                if revoked.done():
+                    await asyncio.wait((step,))
+                    raise revoked.result()
+                answer = step.result()
+                if answer is None:
+                    return
+                yield answer
         finally:
             for watch in watches:
                 watch.end()
