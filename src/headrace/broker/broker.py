@@ -33,6 +33,7 @@ from headrace.broker.publish import Publisher
 from headrace.broker.queues import Queues
 from headrace.broker.quotas import Quotas
 from headrace.broker.quotas.book import QuotaBook
+from headrace.broker.quotas.owners import own_queues, own_topics
 from headrace.broker.redrive import Redrive
 from headrace.broker.rocketmq import RocketMqState
 from headrace.broker.rocketmq.positions import GroupPositions
@@ -86,6 +87,11 @@ class Broker:
         self.deliveries = Deliveries(runtime, self.topics, config)
         self.queues = Queues(runtime, log, self.topics, self.deliveries, config, self.unpacking, self.security)
         self.queues.on_managed.append(self.audit.record_queue)
+        store = self.security.store
+        self._owners = (
+            own_topics(store, self.quotas, self.topics, log),
+            own_queues(store, self.quotas, self.queues, log),
+        )
         self.redrive = Redrive(self)
         self.timer = Timer(runtime, log, self.topics, config)
         self.producer_ids = ProducerIds(log)
@@ -162,5 +168,7 @@ class Broker:
 
     async def stop(self) -> None:
         """Stop the parts; the log may stop after this."""
+        for owners in self._owners:
+            await owners.settle()
         for part in (self.figures, self.overflow, *reversed(self._parts), self.deliveries, self.security, self.audit):
             await part.stop()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -85,6 +86,8 @@ class Topics:
         self.changed: list[Callable[[Topic], None]] = []
         # Defaults of topics that were set while the broker runs.
         self._defaults: Mapping[str, str] = {}
+        self.making: Callable[[Session | None], AbstractContextManager[None]] = lambda _: nullcontext()
+        """Around the making of a topic, with who makes it; may raise."""
         self.prepare: Prepare | None = None
         """Asked for each topic that is about to be made, before any client can see it."""
         # Partitions of all topics, with those that are being made; None until first needed.
@@ -206,7 +209,7 @@ class Topics:
         session: Session | None = None,
     ) -> Topic:
         """Make a topic; -1 partitions: as many as the broker's default. Raises InvalidTopic, TopicExists,
-        InvalidPartitions or InvalidTopicConfig."""
+        InvalidPartitions, InvalidTopicConfig or BoundReached."""
         async with self._turns.of(_collision_key(name)):
             cleaned = self.check_new(name, partitions, config, internal)
             count = self._count(name, partitions)
@@ -224,6 +227,12 @@ class Topics:
                 raise
 
     async def _create(
+        self, name: str, partitions: int, config: Mapping[str, str], internal: bool, session: Session | None
+    ) -> Topic:
+        with self.making(None if internal else session):
+            return await self._make(name, partitions, config, internal, session)
+
+    async def _make(
         self, name: str, partitions: int, config: Mapping[str, str], internal: bool, session: Session | None
     ) -> Topic:
         complete = await self.prepare(name) if self.prepare is not None and not internal else None

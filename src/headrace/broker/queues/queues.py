@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -70,6 +71,8 @@ class Queues:
         self._config = config
         self.on_managed: list[Callable[[Session | None, str, str, str], None]] = []
         """Called with who has changed a queue (None: the broker by itself), how, its name, and more on it."""
+        self.making: Callable[[Session | None], AbstractContextManager[None]] = lambda _: nullcontext()
+        """Around the making of a queue, with who makes it; may raise."""
         self._queues: dict[UUID, dict[str, Queue]] = {}
         self._turns = Turns()
         # Queues that are being written for the first time.
@@ -253,8 +256,9 @@ class Queues:
     ) -> Queue:
         queue = self._queues.get(topic.id, {}).get(name)
         if queue is None:
-            queue = await self._make(topic, name, start, start_ms)
-            self._managed(session, "create", queue)
+            with self.making(session):
+                queue = await self._make(topic, name, start, start_ms)
+                self._managed(session, "create", queue)
         await self._open(queue)
         return queue
 

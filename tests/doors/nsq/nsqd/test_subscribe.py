@@ -307,10 +307,10 @@ async def test_a_channel_that_is_made_for_a_client_that_is_being_closed_goes_aga
     async with open_door(tmp_path) as door, await Wire.open(door) as wire:
         ensure, asked, go_on = door.broker.queues.ensure, asyncio.Event(), asyncio.Event()
 
-        async def late(*what: Any) -> Queue:
+        async def late(*what: Any, **more: Any) -> Queue:
             asked.set()
             await go_on.wait()
-            return await ensure(*what)
+            return await ensure(*what, **more)
 
         monkeypatch.setattr(door.broker.queues, "ensure", late)
         wire.send(b"SUB t c#ephemeral\n")

@@ -112,4 +112,4 @@ async def _make(call: Call, name: str) -> None:
     """Make a topic that is asked for, where that is configured and the client may."""
     if call.broker.config.auto_create_topics:
         call.broker.security.check_create(call.session, name)
-    await call.broker.topics.ensure(name)
+    await call.broker.topics.ensure(name, session=call.session)

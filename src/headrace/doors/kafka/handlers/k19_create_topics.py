@@ -68,7 +68,7 @@ async def _make(call: Call, topic: Any, validate_only: bool, duplicate: bool, as
         topic_id, count = None, call.broker.config.num_partitions if partitions == -1 else partitions
     else:
         call.mutate(call.broker.config.num_partitions if partitions == -1 else partitions, TOLD_FROM)
-        made = await topics.create(topic.name, partitions, config)
+        made = await topics.create(topic.name, partitions, config, session=call.session)
         own, topic_id, count = dict(made.config), made.id, len(made.partitions)
     if not call.allows(Operation.DESCRIBE_CONFIGS, Resource.TOPIC, topic.name):
         return {

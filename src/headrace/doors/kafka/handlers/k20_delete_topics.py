@@ -66,7 +66,7 @@ async def _delete(call: Call, name: str | None, topic_id: UUID | None, duplicate
             raise KafkaError(ErrorCode.unknown_topic_id, f"there is no topic with the id {topic_id}")
         raise UnknownTopic(f"there is no topic '{name}'")
     call.mutate(len(topic.partitions), TOLD_FROM)
-    await broker.topics.delete(topic.name, only=topic)
+    await broker.topics.delete(topic.name, only=topic, session=call.session)
     return {"name": topic.name, "topic_id": topic.id, "error_code": ErrorCode.none, "error_message": None}
 
 

@@ -60,4 +60,4 @@ async def _grow(call: Call, topic: Any, may: bool, validate_only: bool, duplicat
             check_replicas(assignment.broker_ids, call.broker.membership.replicas)
     if not validate_only:
         call.mutate(topic.count - len(now.partitions), TOLD_FROM)
-        await topics.grow(topic.name, topic.count)
+        await topics.grow(topic.name, topic.count, call.session)

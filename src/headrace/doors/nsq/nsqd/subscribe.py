@@ -31,8 +31,8 @@ async def subscribe(connection: Connection, topic_name: str, channel: str) -> No
     identity = connection.identity
     most = door.settings.nsq_max_channel_consumers
     _authorize(connection, topic_name, channel)
-    topic = await door.topics.ensure(topic_name)
-    queue = await door.broker.queues.ensure(topic, channel)
+    topic = await door.topics.ensure(topic_name, connection.session)
+    queue = await door.broker.queues.ensure(topic, channel, session=connection.session)
     if most and len(queue.consumers) >= most:
         raise CommandError(
             "E_SUB_FAILED", f"SUB failed channel consumers for {topic_name}:{channel} exceeds limit of {most}"

@@ -33,9 +33,10 @@ class NsqTopics:
         """The topic of that NSQ name, if it is there."""
         return self._broker.topics.get(log_name(name))
 
-    async def ensure(self, name: str) -> Topic:
-        """The topic of that NSQ name, made if it is missing and may be. Raises UnknownTopic or InvalidTopic."""
-        return await self._broker.topics.ensure(log_name(name), self.settings(name))
+    async def ensure(self, name: str, session: Session | None = None) -> Topic:
+        """The topic of that NSQ name, made for a session if it is missing and may be. Raises UnknownTopic, InvalidTopic
+        or BoundReached."""
+        return await self._broker.topics.ensure(log_name(name), self.settings(name), session)
 
     async def ensure_to_publish(self, session: Session, name: str) -> Topic:
         """The same for a session that is about to publish to it. Raises NotAuthorized, too."""

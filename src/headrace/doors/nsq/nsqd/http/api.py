@@ -128,11 +128,13 @@ class NsqdHttp:
         self._broker.security.check_create(request.session, log_name(name))
         self._broker.quotas.take_mutate(request.session, 1)
         try:
-            await self._topics.ensure(name)
+            await self._topics.ensure(name, request.session)
         except UnknownTopic:
             # Topics are not made by naming them here (auto_create_topics), but this is more than naming one.
             with contextlib.suppress(TopicExists):
-                await self._broker.topics.create(log_name(name), config=self._topics.settings(name))
+                await self._broker.topics.create(
+                    log_name(name), config=self._topics.settings(name), session=request.session
+                )
 
     async def _delete_topic(self, request: Request, parameters: Mapping[str, str]) -> None:
         topic = self._existing(required(parameters, "topic"))
@@ -162,7 +164,7 @@ class NsqdHttp:
 
     async def _create_channel(self, request: Request, parameters: Mapping[str, str]) -> None:
         name, channel = topic_and_channel(parameters)
-        await self._broker.queues.ensure(self._existing(name), channel)
+        await self._broker.queues.ensure(self._existing(name), channel, session=request.session)
 
     async def _delete_channel(self, request: Request, parameters: Mapping[str, str]) -> None:
         queue = self._channel(parameters)
