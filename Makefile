@@ -9,7 +9,7 @@ KERNELS := $(shell sed -nE 's/^    "(src.*[.]py)",$$/\1/p' setup.py)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo cluster-demo serve test lint docs bench bench-queues bench-replicas bench-framework simulate java go node etcd spark cluster long clean
+.PHONY: help install demo cluster-demo serve test lint docs bench bench-queues bench-replicas bench-framework simulate java go node browser etcd spark cluster long clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -82,6 +82,11 @@ spark: install  ## the tests of the pipeline with a real Spark (Java 17); cluste
 cluster: install  ## a Spark cluster of two workers on loopback, until Ctrl-C
 	$(PIP) -e ".[pipeline]"
 	$(BIN)/python -m bench.peers.spark
+
+browser: install  ## the tests of the console in a real Chromium, which also make the pictures in docs/images
+	$(PIP) -e ".[browser]"
+	$(BIN)/python -m bench.peers.axe
+	$(BIN)/python -m pytest -m browser
 
 node: install  ## the tests with kafkajs and nsqjs
 	$(BIN)/python -m pytest -m node

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -9,7 +10,7 @@ from urllib.parse import quote
 import typer
 
 from headrace.cli.durations import parse_duration
-from headrace.cli.options import assignments
+from headrace.cli.options import assignments, extra
 from headrace.cli.output import local_time, show
 from headrace.cli.over_http import Api, over_http
 from headrace.errors import HeadraceError
@@ -139,3 +140,34 @@ def channels(api: Api) -> None:
         api.as_json,
         {"id": "id", "kind": "kind", "where": lambda each: each["url"] or ", ".join(each["to"]), "enabled": "enabled"},
     )
+
+
+@app.command("test")
+@over_http
+def send_test(
+    api: Api,
+    channel: Annotated[str, typer.Argument(metavar="CHANNEL")],
+    smtp: Annotated[str, typer.Option(metavar="HOST:PORT", help="The mail server, for e-mail.")] = "",
+) -> None:
+    """Sends a test notice to a channel, from this machine."""
+    with extra("console"):
+        import msgspec
+
+        from headrace.console.alerts.channels import Deliveries, mail_from
+        from headrace.console.alerts.watch import test_notice
+        from headrace.console.client.models import Channel, ChannelSecret
+    known = {each["id"]: each for each in api.get("/v1/alerts/channels")["channels"]}
+    if channel not in known:
+        raise HeadraceError(f"there is no channel {channel!r}. There are: {', '.join(sorted(known)) or 'none'}.")
+    secret = msgspec.convert(api.get(f"/v1/alerts/channels/{quote(channel, safe='')}/secret"), ChannelSecret)
+    notice = test_notice(channel, time.time())
+
+    async def send() -> None:
+        deliveries = Deliveries(mail_from(smtp))
+        try:
+            await deliveries.send(msgspec.convert(known[channel], Channel), secret, notice, "headrace")
+        finally:
+            await deliveries.close()
+
+    asyncio.run(send())
+    api.print_answer({"channel": channel, "sent": True})

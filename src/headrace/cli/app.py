@@ -55,6 +55,7 @@ COMMANDS = {
     "log": "log:app",
     "pipeline": "pipeline:app",
     "console": "console:console",
+    "monitoring": "monitoring:app",
     "demo": "demo:command",
 }
 

@@ -7,7 +7,6 @@ import hashlib
 import hmac
 import smtplib
 import ssl
-from collections.abc import Mapping
 from dataclasses import dataclass
 from email.message import EmailMessage
 from typing import Any
@@ -17,7 +16,7 @@ from aiohttp import ClientError, ClientSession, ClientTimeout
 
 from headrace.console.alerts.notices import NOTICE_ALERTS_MAX, Notice, lines
 from headrace.console.alerts.state import Alert
-from headrace.console.client.models import Channel
+from headrace.console.client.models import Channel, ChannelSecret
 from headrace.errors import HeadraceError
 
 SECONDS = 15.0
@@ -93,17 +92,17 @@ class Deliveries:
         if self._session is not None:
             await self._session.close()
 
-    async def send(self, channel: Channel, secret: str, notice: Notice, broker: str) -> None:
+    async def send(self, channel: Channel, secret: ChannelSecret, notice: Notice, broker: str) -> None:
         """Raises DeliveryFailed."""
         if channel.kind == "email":
             await self._send_mail(channel, notice, broker)
         elif channel.kind == "slack":
             # The secret of a Slack webhook is its address.
             body = {"text": slack_text(notice, broker, self._url)}
-            await self._post(secret or channel.url or "", msgspec.json.encode(body), "")
+            await self._post(secret.url or "", msgspec.json.encode(body), "")
         else:
             body = webhook_body(notice, broker, self._url)
-            await self._post(channel.url or "", msgspec.json.encode(body), secret)
+            await self._post(secret.url or "", msgspec.json.encode(body), secret.secret or "")
 
     async def _post(self, url: str, content: bytes, secret: str) -> None:
         headers = {"Content-Type": "application/json"}
@@ -148,14 +147,7 @@ class Deliveries:
             server.send_message(message)
 
 
-def mail_from(settings: Mapping[str, str]) -> Mail:
-    """From the settings of the console: HOST:PORT, sender, user, password, tls."""
-    host, _, port = settings.get("smtp", "").rpartition(":")
-    return Mail(
-        host=host,
-        port=int(port or 25),
-        sender=settings.get("from", "") or "headrace@localhost",
-        user=settings.get("user", ""),
-        password=settings.get("password", ""),
-        tls=settings.get("tls", "starttls"),
-    )
+def mail_from(smtp: str) -> Mail:
+    """A mail server at HOST:PORT that asks for nothing."""
+    host, _, port = smtp.rpartition(":")
+    return Mail(host=host, port=int(port or 25), tls="none")

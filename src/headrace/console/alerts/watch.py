@@ -14,6 +14,7 @@ from dataclasses import replace
 import structlog
 
 from headrace.console.alerts.channels import Deliveries, DeliveryFailed
+from headrace.console.alerts.defaults import DEFAULTS
 from headrace.console.alerts.notices import Notice, Sent, SentKey, forget, mark_sent, plan
 from headrace.console.alerts.readings import Readings, away, drop_percent
 from headrace.console.alerts.state import Alert, AlertKey, Subject, silence_of, step
@@ -64,7 +65,7 @@ class AlertWatch:
         self._read_at = 0.0
         self._drops_at = 0.0
         self._leads = True
-        self._secrets: dict[str, str] = {}
+        self._secrets: dict[str, m.ChannelSecret] = {}
         self._failed: dict[str, float] = {}
         self._loaded = False
 
@@ -117,7 +118,9 @@ class AlertWatch:
             self.channels = [each for each in (await api.channels()).channels if each.enabled]
             self.unavailable = ""
         except ApiError as error:
-            self.unavailable = "this broker has no alerts" if error.is_missing_route else str(error)
+            if error.is_missing_route:
+                self.rules = list(DEFAULTS)
+            self.unavailable = "" if error.is_missing_route else str(error)
         except BrokerAway:
             return
         await self._read_owners(sampler)
@@ -146,7 +149,7 @@ class AlertWatch:
 
     async def _read_secrets(self, sampler: Sampler) -> None:
         for each in self.channels:
-            if each.secret_set:
+            if each.kind != "email":
                 try:
                     self._secrets[each.id] = await sampler.api.channel_secret(each.id)
                 except (ApiError, BrokerAway) as error:
@@ -200,7 +203,7 @@ class AlertWatch:
         channel = next((each for each in self.channels if each.id == notice.channel), None)
         if channel is None:
             raise DeliveryFailed(f"there is no channel {notice.channel!r} that is enabled")
-        await self._deliveries.send(channel, self._secrets.get(channel.id, ""), notice, broker)
+        await self._deliveries.send(channel, self._secrets.get(channel.id, m.ChannelSecret()), notice, broker)
 
     async def acknowledge(self, broker: str, key: AlertKey, user: str) -> None:
         """Someone is at it: it is not told of again."""

@@ -264,9 +264,8 @@ class Api:
     async def delete_channel(self, id: str) -> Any:
         return await self._do(Any, "DELETE", f"/v1/alerts/channels/{part(id)}")
 
-    async def channel_secret(self, id: str) -> str:
-        answer = await self._get(dict[str, Any], f"/v1/alerts/channels/{part(id)}/secret")
-        return str(answer.get("secret") or "")
+    async def channel_secret(self, id: str) -> m.ChannelSecret:
+        return await self._get(m.ChannelSecret, f"/v1/alerts/channels/{part(id)}/secret")
 
     async def ask(self, method: str, path: str, query: Query | None = None, body: object = None) -> dict[str, Any]:
         """A route that has no value of its own here."""

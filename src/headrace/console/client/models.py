@@ -155,9 +155,7 @@ class Message(Answer, frozen=True):
     size: int = 0
     key_bytes: int | None = None
     value_bytes: int | None = None
-    poisoned: str | None = None
-    next_offset: int | None = None
-    previous_offset: int | None = None
+    masked: bool = False
     # Of messages of a queue.
     attempts: int | None = None
     state: str = ""
@@ -168,10 +166,9 @@ class Message(Answer, frozen=True):
 
 class Messages(Answer, frozen=True):
     messages: list[Message]
-    next: Any = None
-    searched: int | None = None
-    end: bool = False
-    masked: bool = False
+    next: str | None = None
+    looked: int | None = None
+    tail: str | None = None
     skipped: int = 0
     searched_topics: Any = None
     truncated: bool = False
@@ -533,6 +530,13 @@ class Channel(Answer, frozen=True):
     to: Any = None
     secret_set: bool = False
     enabled: bool = True
+
+
+class ChannelSecret(Answer, frozen=True):
+    """What is needed to send; shown to nobody."""
+
+    url: str | None = None
+    secret: str | None = None
 
 
 class Channels(Answer, frozen=True):

@@ -126,7 +126,8 @@ class Transport:
 
     async def _send(self, method: str, url: str, credentials: Credentials, content: bytes | None) -> bytes:
         headers = {"Authorization": credentials.header} if credentials.header else {}
-        if content is not None:
+        if method != "GET":
+            # Also without a body: aiohttp would name another type.
             headers["Content-Type"] = "application/json"
         for _ in range(HOPS):
             request = self._open().request(method, url, data=content, headers=headers, allow_redirects=False)

@@ -29,7 +29,7 @@ async def build(page: Page) -> None:
             "Whoever reaches the broker may do everything. Make a user, then set `authorization`.",
         ),
         "rights": (
-            "/v1/rules",
+            "/v1/acls",
             "rules",
             _rule_columns,
             "No rules",
@@ -44,7 +44,7 @@ async def build(page: Page) -> None:
         ),
         "audit": (
             "/v1/audit",
-            "events",
+            "entries",
             _audit_columns,
             "Nothing is recorded",
             "Set `audit` at the broker, and every change is recorded with who made it.",
@@ -73,7 +73,7 @@ def _user_columns(page: Page) -> Columns:
     del page
     column = tables.Column[Row]
     return [
-        column("User", _text("user"), "name"),
+        column("User", _text("name"), "name"),
         column(
             "Can log in by",
             lambda r: ", ".join(
@@ -128,6 +128,6 @@ def _audit_columns(page: Page) -> Columns:
         column("What", _text("action")),
         column("On", _text("name"), "clip"),
         column("Result", lambda r: tables.mark(str(r.get("result")), "good" if r.get("result") == "ok" else "bad")),
-        column("From", _text("address")),
+        column("From", _text("host")),
         column("", lambda r: h("span", str(r.get("detail") or ""), class_="small muted"), "clip"),
     ]

@@ -305,7 +305,7 @@ async def _silences(page: Page) -> None:
                 tables.empty(
                     "No silences",
                     "What is silenced fires, and nobody is told.",
-                    "headrace alert silence --group 'billing*' --for 2h",
+                    "headrace alert silence lunch group='billing*' --for 2h",
                 ),
                 class_="card",
             )
@@ -353,13 +353,11 @@ def _silence(page: Page, matchers: Mapping[str, str]) -> None:
 
     def words(answer: Answer) -> str:
         of = "".join(
-            f" --{name} {quote(answer[name])}"
+            f" {quote(f'{name}={answer[name]}')}"
             for name in ("rule", "topic", "group", "queue", "owner")
             if answer.get(name)
         )
-        return (
-            f"headrace alert silence{of} --for {answer.get('hours') or 1}h --comment {quote(answer.get('comment', ''))}"
-        )
+        return f"headrace alert silence ID{of} --for {answer.get('hours') or 1}h --comment {quote(answer.get('comment', ''))}"
 
     ask(
         page,

@@ -126,7 +126,7 @@ def request_of(page: Page) -> dict[str, str | int | bool]:
     if page.query.get("after"):
         asked["after"] = page.query["after"]
     if start == "latest":
-        asked.update({"from": "latest", "newest": True})
+        asked["newest"] = True
     elif start in ("1h", "24h"):
         asked["from"] = f"ms:{page.sampler.table.at_ms - int(start[:-1]) * 3_600_000}"
     else:
@@ -137,12 +137,8 @@ def request_of(page: Page) -> dict[str, str | int | bool]:
 async def _read(page: Page, topic: str) -> None:
     found = await page.api.browse(topic, request_of(page))
     if not found.messages:
-        looked = f"{formats.plural(found.searched or 0, 'message')} looked at. "
-        more = (
-            None
-            if found.end or not found.next
-            else h("a", "Look further", class_="b", href=_further(page, topic, found.next))
-        )
+        looked = f"{formats.plural(found.looked or 0, 'message')} looked at. "
+        more = None if not found.next else h("a", "Look further", class_="b", href=_further(page, topic, found.next))
         page.show(
             h(
                 "div",
@@ -154,8 +150,8 @@ async def _read(page: Page, topic: str) -> None:
         return
     columns = message_columns(page, topic)
     further = h("a", "Next", class_="b tiny", href=_further(page, topic, found.next)) if found.next else None
-    words = f"{formats.plural(len(found.messages), 'message')}, {formats.count(found.searched)} looked at"
-    masked = tables.mark("fields are masked", "warn") if found.masked else None
+    words = f"{formats.plural(len(found.messages), 'message')}, {formats.count(found.looked)} looked at"
+    masked = tables.mark("fields are masked", "warn") if any(each.masked for each in found.messages) else None
     foot = h("div", h("span", words), masked, h("span", class_="grow"), further, class_="foot")
     page.show(h("div", tables.table(columns, found.messages, f"Messages of {topic}"), foot, class_="card"))
     page.show(h("div", command(consume_command(page, topic)), style="margin-top:12px"))
@@ -210,8 +206,6 @@ def key_of(message: m.Message) -> str:
 
 def value_of(message: m.Message) -> str:
     """The value, on one line."""
-    if message.poisoned:
-        return f"cannot be read: {message.poisoned}"
     if message.value_json is not None:
         return json.dumps(message.value_json, ensure_ascii=False)
     if message.value is not None:
@@ -275,9 +269,8 @@ async def open_message(page: Page, id: str) -> None:
         h("div", life, save, link, class_="row-of", style="margin-top:12px"),
         command(f"headrace trace {quote(id)}"),
     ]
-    dialog = sheet(f"Message {id}", *body)
     page.on("download", lambda which: download(page, which))
-    page.listen(dialog)
+    sheet(page, f"Message {id}", *body)
 
 
 async def download(page: Page, id: str) -> None:

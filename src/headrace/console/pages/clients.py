@@ -59,7 +59,7 @@ def _doors(page: Page) -> Html:
                 f"{formats.rate(float(rate)) if isinstance(rate, int | float) else ''} requests",
             )
         )
-    return h("div", cards, class_="grid")
+    return tables.stats(cards)
 
 
 def _kill(page: Page, client: m.Client) -> None:

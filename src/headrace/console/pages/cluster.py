@@ -71,7 +71,7 @@ def _node(page: Page) -> Html:
             "bad" if number(node, "offline") else "",
         ),
     ]
-    return h("div", cards, class_="grid")
+    return tables.stats(cards)
 
 
 def _group(group: dict[str, Any]) -> Html:

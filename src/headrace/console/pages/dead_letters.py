@@ -254,9 +254,7 @@ async def _send(
     page: Page, topic: str, letters: list[dict[str, object]], rate: int, keys: Mapping[tuple[int, int], str]
 ) -> None:
     results: list[m.Outcome] = []
-    dialog = sheet("Redrive")
-    with dialog, next(iter(dialog)):
-        shown = page.show("")
+    dialog, shown = sheet(page, "Redrive")
 
     def draw(words: str) -> None:
         shown.content = _results(page, topic, results, keys, words)

@@ -133,7 +133,7 @@ def _stats(page: Page, group: m.GroupDetail) -> Html:
         tables.stat("Its topics grow by", formats.rate(arriving)),
         tables.stat("Members", formats.count(group.members)),
     ]
-    return h("div", cards, class_="grid")
+    return tables.stats(cards)
 
 
 def _members(group: m.GroupDetail) -> Html:

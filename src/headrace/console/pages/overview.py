@@ -100,7 +100,7 @@ def _stats(page: Page) -> Html:
             href=page.link("/clients"),
         ),
     ]
-    return h("div", cards, class_="grid")
+    return tables.stats(cards)
 
 
 def _node_key(page: Page) -> tuple[str, ...]:

@@ -109,7 +109,7 @@ async def _overview(page: Page, queue: m.Queue) -> None:
             ),
             tables.stat("Consumers", formats.count(figure("consumers", queue.consumers))),
         ]
-        return h("div", cards, class_="grid")
+        return tables.stats(cards)
 
     page.live(stats)
     page.show(

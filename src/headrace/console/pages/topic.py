@@ -10,7 +10,7 @@ from headrace.console.pages.overview import span_links, span_of
 from headrace.console.pages.topics import kept_for, rate_of
 from headrace.console.ui import charts, formats, tables
 from headrace.console.ui.dialogs import Answer, Field, ask
-from headrace.console.ui.markup import Child, Html, h, text
+from headrace.console.ui.markup import Child, Html, h
 from headrace.console.ui.page import Page, copy_button
 from headrace.errors import ConfigError
 
@@ -77,7 +77,7 @@ async def _overview(page: Page, topic: m.TopicDetail) -> None:
             tables.stat("Messages kept", formats.count(_number(row.get("messages"), topic.messages))),
             tables.stat("Size", formats.size(_number(size, topic.bytes))),
         ]
-        return h("div", cards, class_="grid")
+        return tables.stats(cards)
 
     page.live(stats)
     page.show(
@@ -267,10 +267,10 @@ async def _settings(page: Page, name: str) -> None:
             ),
             "nowrap",
         ),
-        column("What it does", lambda s: h("span", s.doc, class_="small muted")),
+        column("What it does", lambda s: h("span", tables.prose(s.doc), class_="small muted")),
         column("", lambda s: page.button("Change", "change", s.name, "tiny", label=f"Change {s.name}"), "act"),
     ]
-    for title, rows in (("Set for this topic", own), ("Everything else", rest)):
+    for title, rows in (("Set for this topic", own), ("All others" if own else "All settings", rest)):
         if rows:
             page.show(
                 h("div", h("h2", title), class_="section"), h("div", tables.table(columns, rows, title), class_="card")
@@ -321,7 +321,7 @@ def change(page: Page, topic: str, setting: m.Setting) -> None:
     ask(
         page,
         f"Change {setting.name} of {topic}",
-        [text(setting.doc), " It takes effect at once."],
+        [tables.prose(setting.doc), " It takes effect at once."],
         act,
         fields,
         verb="Change",

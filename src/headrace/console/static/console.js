@@ -10,7 +10,7 @@
   const known = document.cookie.includes(`headrace_zone=${encodeURIComponent(zone)}`);
   document.cookie = `headrace_zone=${encodeURIComponent(zone)};path=/;max-age=31536000;samesite=lax`;
   // Times are written by the server: once it knows the zone.
-  if (!known && document.cookie.includes("headrace_zone=")) location.reload();
+  if (!known && document.cookie.includes("headrace_zone=")) addEventListener("load", () => location.reload());
   const typing = (target) => target.closest("input, textarea, select, [contenteditable=true]");
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && typing(event.target)) return event.target.blur();

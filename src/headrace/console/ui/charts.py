@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 
-from headrace.console.ui.formats import DASH, offset
+from headrace.console.ui.formats import DASH, byte_rate, offset, size
 from headrace.console.ui.markup import Html, h
 
 WIDTH, HEIGHT = 560.0, 150.0
@@ -75,7 +75,7 @@ def chart(title: str, lines: Sequence[Line], form: Format, zone: tzinfo, span: i
     begin, end = min(times), max(max(times), min(times) + 1)
     if span:
         begin = min(begin, end - span)
-    top = nice_top(max(known))
+    top = nice_top(max(known), 1024.0 if form in (size, byte_rate) else 10.0)
 
     def x_of(at: float) -> float:
         return LEFT + (at - begin) / (end - begin) * (WIDTH - LEFT - RIGHT)
@@ -136,12 +136,14 @@ def pieces(points: Points) -> list[list[tuple[int, float]]]:
     return [*found, run] if run else found
 
 
-def nice_top(value: float) -> float:
-    """The top of an axis: 1, 2, 2.5 or 5 times a power of ten."""
+def nice_top(value: float, step: float = 10.0) -> float:
+    """The top of an axis: 1, 2, 2.5 or 5 times a power of ten; of bytes, 1, 2, 4, ... times a power of 1,024."""
     if value <= 0:
         return 1.0
+    if step == 1024.0:
+        return 2.0 ** math.ceil(math.log2(value)) if value > 1 else 1.0
     power = 10.0 ** math.floor(math.log10(value))
-    return next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= value)
+    return next(each * power for each in (1, 2, 2.5, 5, 10) if each * power >= value)
 
 
 def time_marks(begin: int, end: int, zone: tzinfo) -> list[tuple[int, str]]:

@@ -38,29 +38,28 @@ class Field:
     required: bool = False
 
     def markup(self) -> Html:
+        place = f"field-{self.name}"
+        about = f"{place}-hint" if self.hint else None
         common: dict[str, str | int | bool | None] = {
             "name": self.name,
-            "class_": "f",
+            "id": place,
             "required": self.required,
             "autocomplete": "off",
+            "aria_describedby": about,
         }
+        hint = h("p", self.hint, class_="hint", id=about) if self.hint else None
+        if self.kind == "check":
+            box = h("input", type="checkbox", value="true", checked=self.value == "true", **common)
+            return h("div", h("label", box, " ", self.label), hint, class_="field")
         if self.kind == "area":
-            control = h("textarea", self.value, placeholder=self.placeholder or None, **common)
+            control = h("textarea", self.value, placeholder=self.placeholder or None, class_="f", **common)
         elif self.kind == "select":
             options = [h("option", words, value=value, selected=value == self.value) for value, words in self.choices]
-            control = h("select", options, style="width:100%", **common)
-        elif self.kind == "check":
-            box = h("input", type="checkbox", name=self.name, value="true", checked=self.value == "true")
-            return h(
-                "label",
-                h("span", box, " ", self.label),
-                h("p", self.hint, class_="hint") if self.hint else None,
-                class_="field",
-            )
+            control = h("select", options, style="width:100%", class_="f", **common)
         else:
-            control = h("input", type=self.kind, value=self.value, placeholder=self.placeholder or None, **common)
-        hint = h("p", self.hint, class_="hint") if self.hint else None
-        return h("label", h("span", self.label), control, hint, class_="field")
+            shown = self.placeholder or None
+            control = h("input", type=self.kind, value=self.value, placeholder=shown, class_="f", **common)
+        return h("div", h("label", self.label, for_=place), control, hint, class_="field")
 
 
 def ask(
@@ -136,10 +135,13 @@ def _grid(fields: Sequence[Field]) -> Html:
     return h("div", h("div", plain, class_="fields") if plain else None, areas)
 
 
-def sheet(title: str, *body: Child, is_wide: bool = True) -> ui.dialog:
-    """Something to look at."""
-    with ui.dialog() as dialog, ui.element("div").classes("sheet wide" if is_wide else "sheet"):
+def sheet(page: Page, title: str, *body: Child, is_wide: bool = True) -> tuple[ui.dialog, ui.html]:
+    """Something to look at, whose buttons are the page's; and a place below it."""
+    with ui.dialog() as dialog, ui.element("div").classes("sheet wide" if is_wide else "sheet") as shown:
+        shown.props(f'role=dialog aria-modal=true aria-label="{title.replace(chr(34), "")}"')
         ui.html(h("div", h("h2", title), *body), sanitize=False)
+        below = ui.html("", sanitize=False)
+    page.listen(shown)
     dialog.on("hide", dialog.delete)
     dialog.open()
-    return dialog
+    return dialog, below

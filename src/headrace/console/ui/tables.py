@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 from urllib.parse import urlencode
 
 from headrace.console.ui.formats import count
-from headrace.console.ui.markup import Child, Html, h
+from headrace.console.ui.markup import Child, Html, h, join
 
 Row = TypeVar("Row")
 
@@ -107,6 +107,17 @@ def foot(query: ListQuery, shown: int, total: int, path: str, noun: str) -> Html
 def empty(title: str, advice: Child, command: str = "") -> Html:
     """What stands where a list would be: why it is empty, and what to do next."""
     return h("div", h("h3", title), h("p", advice), h("code", command) if command else None, class_="empty")
+
+
+def stats(cards: Sequence[Html]) -> Html:
+    """Figures side by side: up to five in a row, more in rows of four."""
+    return h("div", cards, class_="grid stats", style=f"--n:{len(cards) if len(cards) <= 5 else 4}")
+
+
+def prose(words: str) -> Html:
+    """A sentence in which backquotes mark what is code."""
+    pieces = words.split("`")
+    return join(h("code", piece) if place % 2 else piece for place, piece in enumerate(pieces))
 
 
 def facts(pairs: Iterable[tuple[str, Child]]) -> Html:

@@ -1,0 +1,174 @@
+"""Every action is done in the browser, and looked for at the broker."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import Page, expect
+from tests.console.browser.conftest import ORDERS, Http, Running
+from tests.waiting import wait_until
+
+
+def go(page: Page, console: Running, path: str) -> None:
+    page.goto(f"{console.url}/local{path}")
+    page.locator("h1").first.wait_for()
+
+
+def dialog(page: Page):
+    return page.get_by_role("dialog").last
+
+
+def test_a_topic_is_checked_created_set_grown_and_deleted(page: Page, console: Running, filled: Http) -> None:
+    go(page, console, "/topics")
+    page.get_by_role("button", name="New topic").click()
+    form = dialog(page)
+    form.get_by_label("Name", exact=True).fill("no such name!")
+    form.get_by_label("Partitions", exact=True).fill("2")
+    form.get_by_role("button", name="Preview").click()
+    form.locator(".note-box.bad").wait_for()
+    form.get_by_label("Name", exact=True).fill("tea")
+    form.get_by_role("button", name="Preview").click()
+    form.get_by_text("The broker accepts this").wait_for()
+    expect(form.locator("code.command")).to_contain_text("headrace topic create tea --partitions 2")
+    form.get_by_role("button", name="Create topic").click()
+    page.locator("h1", has_text="tea").wait_for()
+    assert filled("GET", "/v1/topics/tea")["partitions"] == 2
+
+    page.get_by_role("link", name="Partitions").click()
+    page.get_by_role("button", name="Add partitions").click()
+    dialog(page).get_by_label("How many there are to be", exact=True).fill("4")
+    dialog(page).get_by_role("button", name="Add partitions").click()
+    wait_until(lambda: filled("GET", "/v1/topics/tea")["partitions"] == 4)
+
+    go(page, console, "/topic?name=tea&tab=settings")
+    page.get_by_role("button", name="Change retention.ms").click()
+    dialog(page).get_by_label("retention.ms", exact=True).fill("no number")
+    dialog(page).get_by_role("button", name="Change").click()
+    dialog(page).locator(".note-box.bad").wait_for()
+    dialog(page).get_by_label("retention.ms", exact=True).fill("3600000")
+    dialog(page).get_by_role("button", name="Preview").click()
+    dialog(page).get_by_text("604800000 → 3600000").wait_for()
+    dialog(page).get_by_role("button", name="Change").click()
+    page.get_by_role("heading", name="Set for this topic").wait_for()
+    assert filled("GET", "/v1/topics/tea")["settings"]["retention.ms"] == "3600000"
+
+    page.get_by_role("button", name="Delete topic").click()
+    dialog(page).get_by_label("Write the topic's name", exact=True).fill("coffee")
+    dialog(page).get_by_role("button", name="Delete topic").click()
+    dialog(page).get_by_text("write tea to delete it", exact=False).wait_for()
+    dialog(page).get_by_label("Write the topic's name", exact=True).fill("tea")
+    dialog(page).get_by_role("button", name="Delete topic").click()
+    page.locator("h1", has_text="Topics").wait_for()
+    assert filled.is_missing("/v1/topics/tea")
+
+
+def test_messages_are_produced_filtered_opened_downloaded_followed_and_deleted(
+    page: Page, console: Running, filled: Http
+) -> None:
+    go(page, console, "/topic?name=payments&tab=messages")
+    page.get_by_role("button", name="Produce").click()
+    form = dialog(page)
+    form.get_by_label("Key", exact=True).fill("p1")
+    form.get_by_label("Value", exact=True).fill('{"order": 1, "note": "<b>bold</b>"}')
+    form.get_by_label("Headers", exact=True).fill("trace=7")
+    form.get_by_role("button", name="Publish").click()
+    page.get_by_role("cell", name="p1").wait_for()
+    # What a message holds is text, never an element of the page.
+    assert page.locator("td b").count() == 0
+    found = filled("GET", "/v1/topics/payments/messages?newest=true&limit=1")["messages"][0]
+    assert (found["key"], found["headers"]) == ("p1", [{"name": "trace", "value": "7"}])
+
+    page.get_by_role("button", name=f"Open message 0/{found['offset']}").click()
+    dialog_ = page.locator(".sheet")
+    dialog_.get_by_text('"order": 1', exact=False).first.wait_for()
+    with page.expect_download() as download:
+        dialog_.get_by_role("button", name="Download value").click()
+    assert download.value.path().read_text() == '{"order": 1, "note": "<b>bold</b>"}'
+    page.keyboard.press("Escape")
+
+    go(page, console, "/topic?name=orders&tab=messages")
+    page.get_by_label("Expression", exact=True).fill("value.customer.id = 3 and offset >= 0")
+    page.get_by_role("button", name="Show").click()
+    page.wait_for_url(re.compile("where="))
+    page.get_by_text(re.compile(f"{len([n for n in range(ORDERS) if n % 7 == 3])} messages, ")).wait_for()
+    page.get_by_label("Expression", exact=True).fill("value. = =")
+    page.get_by_role("button", name="Show").click()
+    page.locator(".note-box.bad").wait_for()
+
+    go(page, console, "/topic?name=payments&tab=messages&live=true")
+    page.get_by_text("Waiting for messages").wait_for()
+
+    def publish() -> None:
+        filled("POST", "/v1/topics/payments/messages", {"key": "tail", "value": "now"})
+        page.wait_for_timeout(200)
+
+    wait_until(lambda: page.get_by_role("cell", name="tail").count() > 0, turn=publish)
+
+    page.get_by_role("button", name="Delete records").click()
+    dialog(page).get_by_role("button", name="Preview").click()
+    dialog(page).get_by_text("would be deleted", exact=False).wait_for()
+    dialog(page).get_by_role("button", name="Delete records").click()
+    wait_until(lambda: filled("GET", "/v1/topics/payments")["messages"] == 0)
+
+
+def test_a_queue_is_paused_set_emptied_and_deleted(page: Page, console: Running, filled: Http) -> None:
+    path = "/v1/topics/payments/queues/ledger"
+    go(page, console, "/queues")
+    page.get_by_role("button", name="New queue").click()
+    dialog(page).get_by_label("Topic", exact=True).fill("payments")
+    dialog(page).get_by_label("Name", exact=True).fill("ledger")
+    dialog(page).get_by_role("button", name="Create queue").click()
+    page.locator("h1", has_text="ledger").wait_for()
+    filled("POST", "/v1/topics/payments/messages", {"value": "one"})
+    page.get_by_role("button", name="Pause").click()
+    expect(dialog(page).locator("code.command")).to_have_text("headrace queue pause payments ledger")
+    dialog(page).get_by_role("button", name="Pause").click()
+    page.locator(".mark", has_text="paused").wait_for()
+    assert filled("GET", path)["paused"] is True
+    page.get_by_role("button", name="Resume").click()
+    dialog(page).get_by_role("button", name="Resume").click()
+    wait_until(lambda: filled("GET", path)["paused"] is False)
+
+    page.get_by_role("link", name="Settings").click()
+    page.get_by_role("button", name="Change backoff_ms").click()
+    dialog(page).get_by_label("backoff_ms", exact=True).fill("1000,2000")
+    dialog(page).get_by_role("button", name="Change").click()
+    wait_until(lambda: filled("GET", path)["settings"]["backoff_ms"] == [1000, 2000])
+
+    assert filled("GET", path)["depth"] >= 1
+    page.get_by_role("button", name="Empty").click()
+    dialog(page).get_by_role("button", name="Empty").click()
+    wait_until(lambda: filled("GET", path)["depth"] == 0)
+    page.get_by_role("button", name="Delete queue").click()
+    dialog(page).get_by_role("button", name="Cancel").click()
+    dialog(page).wait_for(state="hidden")
+    assert not filled.is_missing(path)
+    page.get_by_role("button", name="Delete queue").click()
+    dialog(page).get_by_role("button", name="Delete queue").click()
+    page.locator("h1", has_text="Queues").wait_for()
+    assert filled.is_missing(path)
+
+
+def test_a_groups_offsets_are_reset_after_a_look_at_what_changes(page: Page, console: Running, filled: Http) -> None:
+    go(page, console, "/group?name=billing")
+    page.get_by_text("Nobody reads: the group has no members", exact=False).wait_for()
+    before = filled("GET", "/v1/groups/billing")["lag"]
+    assert before > 0
+    page.get_by_role("button", name="Reset offsets").click()
+    form = dialog(page)
+    form.get_by_role("button", name="Preview").click()
+    form.get_by_text(re.compile(f"0 messages would be read again, {before} skipped")).wait_for()
+    assert filled("GET", "/v1/groups/billing")["lag"] == before
+    form.get_by_label("To", exact=True).select_option("earliest")
+    expect(form.locator("code.command")).to_have_text("headrace group reset billing --to earliest")
+    form.get_by_role("button", name="Reset offsets").click()
+    wait_until(lambda: filled("GET", "/v1/groups/billing")["lag"] == ORDERS)
+
+
+def test_a_delayed_message_is_cancelled(page: Page, console: Running, filled: Http) -> None:
+    filled("POST", "/v1/topics/payments/messages", {"key": "later", "value": "x", "delay": "2h"})
+    go(page, console, "/timers")
+    page.get_by_role("row").filter(has_text="later").get_by_role("button", name="Cancel").click()
+    dialog(page).get_by_role("button", name="Cancel the message").click()
+    wait_until(lambda: filled("GET", "/v1/timers")["timers"] == [])
+    page.get_by_text("Nothing waits").wait_for()
