@@ -76,17 +76,9 @@ def _user_columns(page: Page) -> Columns:
         column("User", _text("name"), "name"),
         column(
             "Can log in by",
-            lambda r: ", ".join(
-                str(each.get("mechanism", each) if isinstance(each, dict) else each)
-                for each in r.get("credentials", ())
-            ),
+            lambda r: ", ".join(str(each["mechanism"]) for each in r.get("credentials", ())),
         ),
-        column(
-            "Roles",
-            lambda r: ", ".join(
-                str(each.get("role", each) if isinstance(each, dict) else each) for each in r.get("roles", ())
-            ),
-        ),
+        column("Tokens", lambda r: formats.count(r.get("tokens")), "num"),
     ]
 
 
@@ -97,14 +89,11 @@ def _rule_columns(page: Page) -> Columns:
         column("User", _text("user"), "name"),
         column(
             "",
-            lambda r: tables.mark(
-                str(r.get("permission")).lower(), "bad" if str(r.get("permission")).lower() == "deny" else "good"
-            ),
+            lambda r: tables.mark(str(r.get("permission")), "bad" if r.get("permission") == "deny" else "good"),
         ),
         column("May", _text("operation")),
         column("On", _text("resource")),
         column("Name", _text("name")),
-        column("Pattern", _text("pattern")),
         column("From", _text("host")),
     ]
 
@@ -115,7 +104,7 @@ def _token_columns(page: Page) -> Columns:
         column("Token", _text("id"), "name"),
         column("User", _text("user")),
         column("Note", _text("note"), "clip"),
-        column("Expires", lambda r: formats.moment(r.get("expires_ms") or r.get("expires_at"), page.zone)),
+        column("Expires", lambda r: formats.moment(r.get("expires_ms"), page.zone)),
         column("May", lambda r: ", ".join(map(str, r.get("scope") or ())) or "what its user may", "clip"),
     ]
 
@@ -123,7 +112,7 @@ def _token_columns(page: Page) -> Columns:
 def _audit_columns(page: Page) -> Columns:
     column = tables.Column[Row]
     return [
-        column("When", lambda r: formats.moment(r.get("at_ms") or r.get("t"), page.zone), "nowrap"),
+        column("When", lambda r: formats.moment(r.get("t"), page.zone), "nowrap"),
         column("User", _text("user"), "name"),
         column("What", _text("action")),
         column("On", _text("name"), "clip"),

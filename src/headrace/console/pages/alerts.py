@@ -357,7 +357,8 @@ def _silence(page: Page, matchers: Mapping[str, str]) -> None:
             for name in ("rule", "topic", "group", "queue", "owner")
             if answer.get(name)
         )
-        return f"headrace alert silence ID{of} --for {answer.get('hours') or 1}h --comment {quote(answer.get('comment', ''))}"
+        why = f" --comment {quote(answer['comment'])}" if answer.get("comment") else ""
+        return f"headrace alert silence ID{of} --for {answer.get('hours') or 1}h{why}"
 
     ask(
         page,
