@@ -179,4 +179,5 @@ def page(open_page: Open, console: Running) -> Page:
     """The overview."""
     shown = open_page(console.url)
     shown.get_by_role("heading", name="Overview").wait_for()
+    shown.wait_for_function("window.socket?.connected")
     return shown

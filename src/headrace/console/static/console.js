@@ -5,7 +5,12 @@
     a: "/apps", p: "/pipeline", c: "/clients", l: "/alerts", u: "/access", n: "/cluster",
   };
   let after = 0;
-  const go = (path) => emitEvent("sub_pages_navigate", `/${document.body.dataset.broker}${path === "/" ? "" : path}`);
+  const go = (path) => {
+    const place = `/${location.pathname.split("/")[1]}${path === "/" ? "" : path}`;
+    // Before the socket is there the server hears nothing.
+    if (window.socket?.connected) emitEvent("sub_pages_navigate", place);
+    else location.href = place;
+  };
   const zone = Intl.DateTimeFormat().resolvedOptions().timeZone ?? "UTC";
   const known = document.cookie.includes(`headrace_zone=${encodeURIComponent(zone)}`);
   document.cookie = `headrace_zone=${encodeURIComponent(zone)};path=/;max-age=31536000;samesite=lax`;

@@ -16,7 +16,7 @@ from headrace.console.brokers import BrokerEntry
 from headrace.console.sessions import Session
 from headrace.console.ui.formats import clock, offset
 from headrace.console.ui.markup import Child, Html, h, text
-from headrace.console.ui.page import Page, failure, js
+from headrace.console.ui.page import Page, failure
 from headrace.errors import HeadraceError
 
 STATIC = Path(__file__).parent.parent / "static"
@@ -136,7 +136,6 @@ class Frame:
                     ui.sub_pages(routes, show_404=False)
         ui.on("console_help", self._help)
         ui.timer(1.0, self._look)
-        ui.run_javascript(f"document.body.dataset.broker = {js(name)}")
 
     def _routed(self, path: str, build: Build) -> Callable[..., Awaitable[None]]:
         async def shown(arguments: PageArguments) -> None:
