@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -35,7 +35,7 @@ from headrace.errors import (
     UnknownTopic,
 )
 from headrace.format import records
-from headrace.format.records import Record
+from headrace.format.records import Record, RecordHeaders
 from headrace.log.interface import EARLIEST, Partition, Topic
 
 if TYPE_CHECKING:
@@ -75,6 +75,23 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class Edit:
+    """What a letter is sent back as, in the place of what it was: what is not given stays."""
+
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: RecordHeaders | None = None
+
+    def apply(self, letter: DeadLetter) -> DeadLetter:
+        return replace(
+            letter,
+            key=letter.key if self.key is None else self.key,
+            value=letter.value if self.value is None else self.value,
+            headers=letter.headers if self.headers is None else self.headers,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Order:
     """What is to be sent back, and how."""
 
@@ -90,6 +107,8 @@ class Order:
     """Every queue of the origin sees it again, not only the one on which it died."""
     place: Progress | None = None
     """Where the last step ended."""
+    edits: Mapping[tuple[int, int], Edit] = field(default_factory=dict)
+    """By partition and offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +290,8 @@ class _Run:
             self._step.before += 1
             return True
         letter = dead_letters.read(record)
+        if (edit := self._order.edits.get((lane, record[0]))) is not None:
+            letter = edit.apply(letter)
         size = len(letter.key or b"") + len(letter.value or b"")
         if not self._order.selection.selects(letter):
             self._step.unselected += 1

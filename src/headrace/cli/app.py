@@ -33,6 +33,7 @@ COMMANDS = {
     "transaction": "transactions:app",
     "queue": "queues:app",
     "redrive": "redrive:redrive",
+    "dead": "dead_letters:app",
     "search": "search:search",
     "timer": "timers:app",
     "alert": "alerts:app",

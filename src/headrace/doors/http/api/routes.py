@@ -21,6 +21,7 @@ from headrace.doors.http.api.handlers import (
     browse,
     clients,
     cluster,
+    dead_letters,
     figures,
     groups,
     half,
@@ -48,7 +49,7 @@ DOCUMENT = "/openapi.json"
 MODULES = (
     *(publish, browse, search),
     *(topics, topic_settings),
-    *(groups, queues, redrive, timers, half),
+    *(groups, queues, dead_letters, redrive, timers, half),
     *(quotas, figures, clients, cluster),
     alerts,
     *(users, acls, audit),
