@@ -1,4 +1,5 @@
-"""`python -m bench.rocketmq`: RocketMQ's remoting protocol, on Headrace and on RocketMQ 5.5, turn by turn.
+"""`python -m bench.rocketmq`: RocketMQ's protocols, remoting and gRPC, on Headrace and on RocketMQ 5.5 with its proxy,
+turn by turn.
 
 Durability is equal: an answer means that the message is on the disk (`durability=sync`, `SYNC_FLUSH`), or with
 `--async` that it is in the system's memory (`async`, `ASYNC_FLUSH`). Of each row the best of the rounds is kept; the
@@ -8,6 +9,7 @@ server's CPU time per message counts on a busy machine, the rates less.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -22,6 +24,8 @@ from bench.peers.rocketmq import RocketMq
 from headrace.doors.rocketmq.codes import Request
 
 LOAD = "bench.rocketmq_load"
+GRPC_LOAD = "bench.rocketmq_grpc_load"
+GROUP = "bench"
 SIZE = 1_024
 RATE = 1_000
 
@@ -34,8 +38,9 @@ class HeadraceRocketMq(Headrace):
         self._durability = durability
 
     def _doors(self) -> list[str]:
-        self.port = free_port()
-        return ["--rocketmq", f"127.0.0.1:{self.port}", "--durability", self._durability]
+        self.port, self.grpc_port = free_port(), free_port()
+        doors = ["--rocketmq", f"127.0.0.1:{self.port}", "--rocketmq-grpc", f"127.0.0.1:{self.grpc_port}"]
+        return [*doors, "--durability", self._durability]
 
 
 Server = HeadraceRocketMq | RocketMq
@@ -55,6 +60,15 @@ def make_topics(server: Server, count: int) -> list[str]:
     return names
 
 
+def make_group(server: Server) -> None:
+    """The group that receives over gRPC: RocketMQ's proxy makes none."""
+    with Raw(f"127.0.0.1:{server.port}") as raw:
+        body = json.dumps({"groupName": GROUP}).encode()
+        answer = raw.ask(Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
+    if answer.code:
+        raise RuntimeError(f"{server.name} made no group: {answer}")
+
+
 def rows(messages: int, topics: Sequence[int]) -> Iterator[tuple[str, dict[str, Any], int]]:
     """Name, load and number of topics of each row."""
     for count in (1, 8, 64):
@@ -62,6 +76,10 @@ def rows(messages: int, topics: Sequence[int]) -> Iterator[tuple[str, dict[str, 
         yield f"send, {count} threads", load, 1
     yield "send batches of 32", {"kind": "send", "connections": 8, "batch": 32, "messages": messages * 4}, 1
     yield "pull 32 at once", {"kind": "pull", "messages": messages}, 1
+    for count in (1, 8):
+        load = {"kind": "grpc send", "connections": count, "messages": messages // 8}
+        yield f"gRPC: send, {count} threads", load, 1
+    yield "gRPC: receive and acknowledge 32 at once", {"kind": "grpc receive", "messages": messages // 2}, 1
     yield f"end to end at {RATE}/s", {"kind": "latency", "messages": messages // 2, "rate": RATE}, 1
     for count in topics:
         load = {"kind": "send", "connections": 64, "messages": messages, "warm": count}
@@ -69,10 +87,10 @@ def rows(messages: int, topics: Sequence[int]) -> Iterator[tuple[str, dict[str, 
 
 
 def measure_row(server: Server, load: dict[str, Any], names: list[str]) -> dict[str, float]:
-    spec = {**load, "topics": names, "size": SIZE}
-    if load["kind"] == "pull":
+    spec = {**load, "topics": names, "size": SIZE, "grpc_port": server.grpc_port}
+    if load["kind"] in ("pull", "grpc receive"):
         measure(server, {**spec, "kind": "send", "connections": 64}, load=LOAD)
-    found = measure(server, spec, load=LOAD)
+    found = measure(server, spec, load=GRPC_LOAD if load["kind"].startswith("grpc") else LOAD)
     result = found.results[0]
     count = result["messages"]
     kept = {"us": 1e6 * found.server_cpu / count, "rate": count / found.seconds}
@@ -94,7 +112,7 @@ def main(arguments: Sequence[str]) -> None:
     servers: list[Server] = [HeadraceRocketMq("async" if given.is_async else "sync")]
     if not given.alone:
         try:
-            servers.append(RocketMq(flush="ASYNC_FLUSH" if given.is_async else "SYNC_FLUSH"))
+            servers.append(RocketMq(flush="ASYNC_FLUSH" if given.is_async else "SYNC_FLUSH", has_proxy=True))
         except Missing as reason:
             print(f"RocketMQ is not measured: {reason}", file=sys.stderr)
     durability = "in the system's memory" if given.is_async else "on the disk"
@@ -104,6 +122,7 @@ def main(arguments: Sequence[str]) -> None:
     try:
         for server in servers:
             server.start()
+            make_group(server)
         for name, load, count in rows(given.messages, given.topics):
             names = {server: make_topics(server, count) for server in servers if count > 1}
             found: dict[Server, list[dict[str, float]]] = {server: [] for server in servers}

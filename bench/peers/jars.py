@@ -73,8 +73,8 @@ def iceberg_rest() -> str:
 
 
 def rocketmq() -> str:
-    """A class path with RocketMQ's broker and name server on it."""
-    return str(_fetched("rocketmq.xml", f"rocketmq-{ROCKETMQ}", f"-Drocketmq={ROCKETMQ}") / "*")
+    """A class path with RocketMQ's broker, name server and proxy on it."""
+    return str(_fetched("rocketmq.xml", f"rocketmq-{ROCKETMQ}-proxy", f"-Drocketmq={ROCKETMQ}") / "*")
 
 
 def rocketmq_client(version: str) -> str:

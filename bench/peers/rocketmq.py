@@ -1,7 +1,8 @@
-"""A real RocketMQ of one name server and one broker on loopback."""
+"""A real RocketMQ of one name server and one broker on loopback, and a proxy if it is wanted."""
 
 from __future__ import annotations
 
+import json
 import socket
 import time
 
@@ -39,13 +40,17 @@ class RocketMq(Process):
         self,
         delay_levels: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
         flush: str = "SYNC_FLUSH",
+        *,
+        has_proxy: bool = False,
     ) -> None:
         super().__init__()
         self._java = jars.java()
         self._classpath = jars.rocketmq()
         self._levels = delay_levels
         self._flush = flush
+        self._has_proxy = has_proxy
         self.namesrv_port = 0
+        self.grpc_port = 0
 
     def start(self) -> float:
         folder = self.make_folder()
@@ -66,14 +71,24 @@ class RocketMq(Process):
         self.wait_until(lambda: _accepts(self.namesrv_port))
         self._run("org.apache.rocketmq.broker.BrokerStartup", "broker.conf")
         self.wait_until(lambda: _accepts(self.port))
+        if self._has_proxy:
+            self._start_proxy()
         return time.monotonic() - begin
 
-    def _run(self, main: str, config: str) -> None:
+    def _start_proxy(self) -> None:
+        self.grpc_port = free_port()
+        settings = {"rocketMQClusterName": "DefaultCluster", "namesrvAddr": f"127.0.0.1:{self.namesrv_port}"}
+        ports = {"grpcServerPort": self.grpc_port, "remotingListenPort": free_port()}
+        (self.folder / "proxy.json").write_text(json.dumps({**settings, **ports}))
+        self._run("org.apache.rocketmq.proxy.ProxyStartup", "proxy.json", "-pm", "cluster", flag="-pc")
+        self.wait_until(lambda: _accepts(self.grpc_port))
+
+    def _run(self, main: str, config: str, *more: str, flag: str = "-c") -> None:
         folder = self.folder
         # Its logs go to the home of the user, unless that is another.
         command = [self._java, *HEAP, *OPENS, f"-Duser.home={folder}", "-cp", self._classpath, main]
-        environment = {"ROCKETMQ_HOME": str(folder), "PATH": "/usr/bin:/bin"}
-        self.run([*command, "-c", str(folder / config)], cwd=folder, env=environment)
+        environment = {"ROCKETMQ_HOME": str(folder), "RMQ_PROXY_HOME": str(folder), "PATH": "/usr/bin:/bin"}
+        self.run([*command, flag, str(folder / config), *more], cwd=folder, env=environment)
 
 
 def _accepts(port: int) -> bool:

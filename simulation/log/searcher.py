@@ -56,7 +56,7 @@ class LogSearcher:
             require(
                 told.after == at and (told.first < at or moved)
                 if backwards
-                else told.first == at and at < told.after <= partition.high_watermark,
+                else (told.first == at or moved) and at < told.after <= partition.high_watermark,
                 f"{model}: a search at {at} was told of {told.first} to {told.after}",
             )
             if told.batches is not None:

@@ -20,9 +20,9 @@ from headrace.doors.rocketmq.messages import StoredMessage, read_properties, wri
 SECONDS = 60.0
 # Which broker it is, where and when.
 OWN = ("msgId", "offset")
-# What RocketMQ's broker adds, and no client looks for: to answers, and to properties.
-UNUSED = ("MSG_REGION", "TRACE_ON")
-UNUSED_PROPERTIES = ("CLUSTER", "WAIT")
+# What RocketMQ's broker adds to answers and properties, and no client looks for, but for the first two in properties.
+TRACING = ("MSG_REGION", "TRACE_ON")
+UNUSED = (*TRACING, "CLUSTER", "WAIT")
 
 
 class Steps:
@@ -76,7 +76,7 @@ class Steps:
                 # An id has the address of its broker.
                 name: len(value) if name == "ORIGIN_MESSAGE_ID" else value
                 for name, value in read_properties(message.properties).items()
-                if name not in UNUSED_PROPERTIES
+                if name not in UNUSED
             },
         }
 
@@ -128,7 +128,10 @@ class Steps:
 
     def pulls(self) -> None:
         raw = self._raw
-        self.keep_messages("pull", raw.answer(raw.pull("orders")))
+        first, *_ = self.keep_messages("pull", raw.answer(raw.pull("orders")))
+        # RocketMQ leaves them out of batches.
+        properties = read_properties(first.properties)
+        self.found["tracing"] = {name: properties.get(name) for name in TRACING}
         self.keep_messages("pull two", raw.answer(raw.pull("orders", 1, maxMsgNums=2)))
         self.keep("pull at the end", raw.answer(raw.pull("orders", 5)))
         self.keep("pull beyond the end", raw.answer(raw.pull("orders", 50)))
