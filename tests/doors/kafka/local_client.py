@@ -32,6 +32,8 @@ class LocalClient:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.connection = SimpleNamespace(session=Session(host="127.0.0.1"), holder=None, sasl=None)
+        unwatched = SimpleNamespace(joined=lambda *_: None, beats=lambda *_: None, left=lambda *_: None)
+        self.connection.watched = lambda: unwatched
 
     async def __call__(self, api: str, version: int, **fields: Any) -> Any:
         """Ask, and give kio's entity of the reply."""

@@ -20,6 +20,7 @@ from headrace.doors.kafka import fetch, produce
 from headrace.doors.kafka.dispatch import dispatch
 from headrace.doors.kafka.errors import Malformed, Unanswerable
 from headrace.doors.kafka.file_replies import Outbox, Part, release_parts
+from headrace.doors.kafka.memberships import Memberships
 from headrace.doors.kafka.produce import CORRELATION_END, append_cached
 from headrace.doors.kafka.registry import FETCH, PRODUCE
 from headrace.doors.kafka.sasl import Sasl
@@ -63,6 +64,7 @@ class Connection(BufferedConnection):
         "gate",
         "holder",
         "listener",
+        "memberships",
         "readable",
         "sasl",
         "session",
@@ -90,6 +92,8 @@ class Connection(BufferedConnection):
         self.fetching: FetchCall | None = None
         # Transactional ids that this client took.
         self.holder: Holder | None = None
+        # The groups that the client is a member of, where rights are asked for.
+        self.memberships: Memberships | None = None
         # What the client may read, as far as it has asked.
         self.readable: Readable | None = None
         # A Produce that waits for room in a topic, and how long such ones have waited.
@@ -137,6 +141,8 @@ class Connection(BufferedConnection):
         self.entry = None
         if self.sasl is not None:
             self.sasl.close()
+        if self.memberships is not None:
+            self.memberships.end()
         if self.session.identity is not None:
             self.session.on_ended = None
             self.door.broker.security.logout(self.session)
@@ -169,6 +175,12 @@ class Connection(BufferedConnection):
     def _ended(self, reason: str) -> None:
         log.debug("connection closed", client=self.name, reason=reason)
         self.close()
+
+    def watched(self) -> Memberships:
+        """The groups that the client is a member of."""
+        if self.memberships is None:
+            self.memberships = Memberships(self)
+        return self.memberships
 
     def readable_now(self) -> Readable:
         """What is known of what the client may read."""

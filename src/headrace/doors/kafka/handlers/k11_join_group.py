@@ -12,7 +12,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from headrace.broker.groups import JoinRequest
+from headrace.broker.groups import JoinRequest, Problem
 from headrace.doors.kafka.call import Call
 
 _KNOWN_ID_FROM = 4
@@ -24,11 +24,14 @@ _MILLISECOND = timedelta(milliseconds=1)
 async def handle(call: Call, request: Any) -> dict[str, Any]:
     session_timeout = request.session_timeout // _MILLISECOND
     rebalance_timeout = getattr(request, "rebalance_timeout", request.session_timeout) // _MILLISECOND
+    watched, instance_id = call.connection.watched(), getattr(request, "group_instance_id", None)
+    if request.member_id:
+        watched.joined(request.group_id, request.member_id, instance_id)
     joined = await call.broker.groups.join(
         request.group_id,
         JoinRequest(
             member_id=request.member_id,
-            instance_id=getattr(request, "group_instance_id", None),
+            instance_id=instance_id,
             client_id=call.client_id or "",
             client_host="/" + call.client_host,
             protocol_type=request.protocol_type,
@@ -40,6 +43,8 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
             reason=getattr(request, "reason", None) or "not provided",
         ),
     )
+    if joined.problem is Problem.NONE:
+        watched.joined(request.group_id, joined.member_id, instance_id)
     name = joined.protocol_name
     return {
         "error_code": joined.problem,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from headrace.broker.groups import Problem
 from headrace.doors.kafka.call import Call
 
 
@@ -14,4 +15,8 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
     problem = await call.broker.groups.heartbeat(
         request.group_id, request.member_id, getattr(request, "group_instance_id", None), request.generation_id
     )
+    if problem is Problem.NONE:
+        # It may have joined by another connection.
+        instance_id = getattr(request, "group_instance_id", None)
+        call.connection.watched().joined(request.group_id, request.member_id, instance_id)
     return {"error_code": problem}

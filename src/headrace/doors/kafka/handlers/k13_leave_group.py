@@ -17,12 +17,15 @@ _SEVERAL_FROM = 3
 async def handle(call: Call, request: Any) -> dict[str, Any]:
     groups = call.broker.groups
     if call.version < _SEVERAL_FROM:
+        call.connection.watched().left(request.group_id, request.member_id)
         problem, problems = await groups.leave(request.group_id, [Leaver(request.member_id)])
         return {"error_code": problem or problems[0]}
     leavers = [
         Leaver(each.member_id, each.group_instance_id, getattr(each, "reason", None) or "not provided")
         for each in request.members
     ]
+    for each in leavers:
+        call.connection.watched().left(request.group_id, each.member_id)
     problem, problems = await groups.leave(request.group_id, leavers)
     return {
         "error_code": problem,

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from headrace.broker.groups import Problem
 from headrace.broker.groups.consumer.heartbeat import Heartbeat
 from headrace.broker.groups.consumer.places import Places
 from headrace.broker.security import Operation, Resource
@@ -45,6 +46,10 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
     )
     draws_id = call.version < _MEMBERS_DRAW_IDS_FROM
     answer = await call.broker.groups.consumers.heartbeat(request.group_id, beat, draws_id=draws_id)
+    if request.member_epoch < 0:
+        call.connection.watched().left(request.group_id, request.member_id)
+    elif answer.problem is Problem.NONE:
+        call.connection.watched().beats(request.group_id, answer.member_id, request.instance_id)
     return {
         "error_code": answer.problem,
         "error_message": answer.message,
