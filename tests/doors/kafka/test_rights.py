@@ -72,6 +72,9 @@ def plain_door(data: Path, rules: Sequence[Rule] = (), **settings: Any) -> Abstr
 def become(door: KafkaDoor, user: str) -> None:
     """Make the one client somebody."""
     [connection] = door.connections
+    if connection.memberships is not None:
+        # Of whoever it was: a member that is somebody else has lost its right.
+        connection.memberships.end()
     if user:
         connection.login(Identity(user, "test"))
     else:

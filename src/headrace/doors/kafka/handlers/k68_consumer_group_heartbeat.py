@@ -48,7 +48,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
     answer = await call.broker.groups.consumers.heartbeat(request.group_id, beat, draws_id=draws_id)
     if request.member_epoch < 0:
         call.connection.watched().left(request.group_id, request.member_id)
-    elif answer.problem is Problem.NONE:
+    elif answer.problem is Problem.NONE and answer.member_id:
         call.connection.watched().beats(request.group_id, answer.member_id, request.instance_id)
     return {
         "error_code": answer.problem,
