@@ -309,9 +309,9 @@ class Connection(BufferedConnection):
         start = position + 14
         if body == start:
             return None
-        raw = bytes(buffer[start:body])
+        raw = buffer[start:body]
         if raw != self._client_raw:
-            self._client_raw = raw
+            self._client_raw = bytes(raw)
             self._client_id = self.session.client_id = raw.decode("utf-8", "replace")
         return self._client_id
 

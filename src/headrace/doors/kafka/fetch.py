@@ -352,6 +352,7 @@ class FetchCall:
         session = self._session
         if session is not None:
             results = [result for result in results if _is_news(result)]
+        sent = 0
         for result in results:
             entry = result.entry
             # An error is in every reply; and once it is over, that is a change.
@@ -362,19 +363,20 @@ class FetchCall:
                     session.rotate(entry)
                 if entry.topic is not None:
                     door.broker.metrics.topic(entry.topic.name).bytes_out += result.chunk.size
+                sent += result.chunk.size
             elif result.error:
                 door.fetch_metrics.failed(ErrorCode(result.error).name)
         throttle = 0.0
+        now = door.loop.time()
         if self._client is not None:
             # Not when it began: a long poll may outlast a quota.
             meter = door.quotas.meter(self._connection.session, self._client)
             if meter is not None:
                 self._connection.timed = meter.request
-                size = sum(result.chunk.size for result in results if result.chunk is not None)
-                throttle = meter.consumed(size, door.loop.time())
+                throttle = meter.consumed(sent, now)
                 if throttle:
                     self._connection.mute(throttle)
-        door.fetch_metrics.latency.observe(door.loop.time() - self._started)
+        door.fetch_metrics.latency.observe(now - self._started)
         return encode(
             self._request.version,
             self._correlation,
