@@ -8,7 +8,9 @@ from typing import Any
 from uuid import UUID
 
 from headrace.broker.publish import Message
-from headrace.broker.security import Session
+from headrace.broker.quotas.entities import make_entity
+from headrace.broker.quotas.kinds import Kind
+from headrace.broker.security import OWN, Session
 from headrace.cluster.changes import new_group
 from headrace.cluster.records import Cluster, Keys
 from headrace.config import Config
@@ -173,5 +175,26 @@ def test_a_leader_that_pauses_for_a_transfer_appends_nothing_until_it_resumes() 
         await group.grow()
         assert group.leader() == leader
         await group.settle()
+
+    Group().play(scenario)
+
+
+def test_a_new_leader_has_the_quotas() -> None:
+    ann = make_entity([("user", "ann")])
+
+    async def scenario(group: Group) -> None:
+        leader = await group.until(group.leader)
+        await group.grow()
+        await group.servers[leader].broker.quota_book.alter(OWN, ann, {"producer_byte_rate": 5})
+
+        def having() -> list[str]:
+            return [name for name, server in group.servers.items() if ann in server.broker.quotas.table.entities]
+
+        await group.until(lambda: sorted(having()) == sorted(NODES))
+        group.world.machines[leader].kill()
+        other = await group.until(lambda: group.leader(other_than=leader))
+        assert group.servers[other].broker.quotas.table.entities[ann] == {Kind.PRODUCE: 5}
+        await group.servers[other].broker.quota_book.delete(OWN, ann)
+        await group.until(lambda: not [name for name in having() if name != leader])
 
     Group().play(scenario)
