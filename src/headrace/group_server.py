@@ -162,7 +162,13 @@ class GroupServer:
         self.membership = GroupMembership(self.replica, config.node_id, record)
         self._metrics.parts.append(partial(render_replica, self.replica))
         self._doors = OpenDoors(
-            config, self._entries, self._capacity, resources.tls, lambda: self._accepts, self.addresses, self._listeners
+            config,
+            self._entries,
+            self._capacity,
+            resources.certificates.contexts,
+            lambda: self._accepts,
+            self.addresses,
+            self._listeners,
         )
         self._doors.load()
         await self._follow()
@@ -179,6 +185,10 @@ class GroupServer:
             for name, address in entry.listeners(self.config).items():
                 await open_listener(name, address, _leave, self._listeners, entry.setting_of(name))
                 self.addresses[name] = format_address(*self._listeners.address(name))
+
+    async def reload_certificates(self) -> None:
+        """Read the certificates of the doors again, if there are any."""
+        await self._resources.reload_certificates()
 
     async def stop(self) -> None:
         """Stop in order: doors, broker, replica, runtime. Safe to call twice."""

@@ -69,6 +69,7 @@ class OpenDoors:
                 self._capacity,
                 self._tls.usual,
                 self._tls.without_client_certificates,
+                self._tls.on_reloaded,
                 self._is_ready,
                 self._addresses,
                 host_names,

@@ -8,16 +8,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import ssl
 import stat
 
 import structlog
 
 from headrace import format as kernels
+from headrace.certificates import Certificates
 from headrace.config import Config
 from headrace.doors.capacity import Capacity
-from headrace.doors.settings import SharedSettings
-from headrace.doors.tls import Contexts
 from headrace.errors import ConfigError, DataDirectoryInvalid
 from headrace.runtime import Runtime
 from headrace.runtime.disk import FOLDER_MODE, OTHERS
@@ -36,7 +34,7 @@ class Resources:
     def __init__(self, config: Config, runtime: Runtime | None, capacity: Capacity) -> None:
         """Raises ConfigError."""
         # Before anything is touched, because this is the cheapest thing to get wrong.
-        self.tls = tls_contexts(config)
+        self.certificates = Certificates(config)
         is_real = runtime is None
         try:
             if is_real:
@@ -52,8 +50,14 @@ class Resources:
         before = len(os.listdir("/proc/self/fd")) if is_real else 0
         self.segments_max = _share_descriptors(config, limit, limit - before - OWN_FILES, capacity)
         """How many segments may be open."""
+        self.certificates.watch(self.runtime.offload)
+
+    async def reload_certificates(self) -> None:
+        """Read the certificates of the doors again."""
+        await self.certificates.reload(self.runtime.offload)
 
     def close(self) -> None:
+        self.certificates.stop()
         self.runtime.offload.close()
 
 
@@ -102,41 +106,3 @@ def _keep_others_out(data: str) -> None:
         f"other users can read the data directory {data} (mode {stat.S_IMODE(mode):04o}). Close it to them: "
         f"chmod -R go-rwx {data}"
     )
-
-
-def tls_contexts(config: SharedSettings) -> Contexts:
-    """The TLS of the doors. Raises ConfigError."""
-    if not config.tls_cert:
-        return Contexts()
-    usual = tls_context(config)
-    return Contexts(usual, tls_context(config, asks_clients=False) if config.tls_client_ca else usual)
-
-
-def tls_context(config: SharedSettings, *, asks_clients: bool = True) -> ssl.SSLContext:
-    """The TLS of a door with a certificate. Clients are asked for one where there is an authority for theirs. Raises
-    ConfigError."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-
-    def no_pass_phrase() -> str:
-        # OpenSSL would ask on the terminal, and a broker wait there for an answer before it is ready.
-        raise ConfigError(f"tls_key {config.tls_key} is encrypted: give the broker a key without a pass phrase")
-
-    try:
-        context.load_cert_chain(config.tls_cert, config.tls_key, no_pass_phrase)
-    except FileNotFoundError:
-        missing = " and ".join(file for file in (config.tls_cert, config.tls_key) if not os.path.exists(file))
-        raise ConfigError(f"tls_cert {config.tls_cert} with tls_key {config.tls_key}: there is no {missing}") from None
-    except OSError as error:
-        raise ConfigError(
-            f"tls_cert {config.tls_cert} with tls_key {config.tls_key} cannot be used: {error.strerror or error}"
-        ) from None
-    if config.tls_client_ca and asks_clients:
-        try:
-            context.load_verify_locations(config.tls_client_ca)
-        except OSError as error:
-            raise ConfigError(
-                f"tls_client_ca {config.tls_client_ca} cannot be used: {error.strerror or error}"
-            ) from None
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context

@@ -68,7 +68,7 @@ class Server:
     async def _start(self) -> None:
         config = self.config
         refuse_exposed(exposed_doors(config, self._doors), insecure=config.insecure)
-        resources = Resources(config, self._runtime, self._capacity)
+        self._resources = resources = Resources(config, self._runtime, self._capacity)
         self._running.callback(resources.close)
         await self._compose(resources)
         self._ready = True
@@ -88,10 +88,15 @@ class Server:
         self.broker = Broker(resources.runtime, native, config.part(BrokerSettings), membership)
         await self.broker.start()
         self._running.push_async_callback(self.broker.stop)
-        doors = OpenDoors(config, self._doors, self._capacity, resources.tls, lambda: self._ready, self.addresses)
+        tls = resources.certificates.contexts
+        doors = OpenDoors(config, self._doors, self._capacity, tls, lambda: self._ready, self.addresses)
         self._running.push_async_callback(doors.close)
         await doors.open(self.broker)
         self._running.push_async_callback(self.broker.end_waits)
+
+    async def reload_certificates(self) -> None:
+        """Read the certificates of the doors again, if there are any."""
+        await self._resources.reload_certificates()
 
     async def stop(self) -> None:
         """Stop in order: doors, broker, log, runtime. Safe to call twice."""

@@ -163,6 +163,10 @@ async def _serve(config: Config, doors: Sequence[DoorEntry] | None) -> None:
             loop.add_signal_handler(number, on_signal, number)
     server = _server(config, doors)
     await server.start()
+    reloading: set[asyncio.Task[None]] = set()
+    if config.tls_cert:
+        # Certificates are renewed by those who send it.
+        loop.add_signal_handler(signal.SIGHUP, lambda: reloading.add(loop.create_task(server.reload_certificates())))
     # What is there by now stays. Each full collection would look at all of it, and hold the loop for some 20 ms.
     gc.freeze()
     return_large_buffers()

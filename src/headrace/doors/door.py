@@ -73,6 +73,8 @@ class DoorContext(Generic[S]):
     """None: no certificate is configured."""
     tls_without_client_certificates: ssl.SSLContext | None = None
     """The same for clients that show who they are by other means."""
+    on_certificates: list[Callable[[], None]] = field(default_factory=list)
+    """Called when the certificates were read again, for doors that do not use these contexts."""
     is_ready: Callable[[], bool] = lambda: True
     """Whether every door accepts."""
     addresses: Mapping[str, str] = field(default_factory=dict)

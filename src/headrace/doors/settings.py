@@ -19,6 +19,10 @@ class SharedSettings(Settings):
     tls_client_ca: str = setting(
         "", "A PEM file with the authorities whose client certificates are required.", metavar="FILE"
     )
+    tls_reload_ms: int = setting(
+        10_000,
+        "How often the files of certificates are looked at, to be read again where they changed; 0: on SIGHUP alone.",
+    )
     sasl_plain_without_tls: bool = setting(
         False,
         "Take passwords and tokens in the clear (SASL PLAIN; HTTP and NSQ from other machines) without TLS: the "

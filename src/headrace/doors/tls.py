@@ -33,10 +33,12 @@ NOTHING_LEFT_SECONDS = 1.0
 class Contexts(NamedTuple):
     """The TLS of the doors; None where they speak in the clear."""
 
-    usual: ssl.SSLContext | None = None
+    usual: ssl.SSLContext | None
     """Asks clients for a certificate, where there is an authority for theirs."""
-    without_client_certificates: ssl.SSLContext | None = None
+    without_client_certificates: ssl.SSLContext | None
     """Never does."""
+    on_reloaded: list[Callable[[], None]]
+    """Called when the files were read again; the contexts follow by themselves."""
 
 
 NO_TLS = "the client does not speak TLS"

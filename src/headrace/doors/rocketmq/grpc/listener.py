@@ -45,6 +45,8 @@ class GrpcListener:
         self.address: tuple[str, int] = ("", 0)
         """Where it listens, or did."""
         self._server: aio.Server | None = None
+        # The certificates were read again since gRPC asked for them.
+        self._is_renewed = False
         self._clients = Clients(context.broker, context.settings, producers, context.shared.connections_max)
         is_required = context.settings.rocketmq_authentication == "required"
         self._access = Access(context.broker, is_required=is_required)
@@ -86,15 +88,20 @@ class GrpcListener:
             raise OSError(errno.EADDRINUSE, str(error)) from None
         await server.start()
         self.address = (host, bound)
+        self._context.on_certificates.append(self._renew)
         self._clients.start()
 
     async def stop(self) -> None:
         """Accept no more, answer what is under way, close."""
         server, self._server = self._server, None
         if server is not None:
+            self._context.on_certificates.remove(self._renew)
             self._clients.stop()
             self._handlers.stop()
             await server.stop(STOP_SECONDS)
+
+    def _renew(self) -> None:
+        self._is_renewed = True
 
     async def _credentials(self) -> grpc.ServerCredentials | None:
         """The TLS of all doors, from the same files."""
@@ -106,7 +113,17 @@ class GrpcListener:
             authority = Path(shared.tls_client_ca).read_bytes() if shared.tls_client_ca else None
             return Path(shared.tls_key or shared.tls_cert).read_bytes(), Path(shared.tls_cert).read_bytes(), authority
 
-        key, chain, authority = await self._broker.runtime.offload.run(read)
-        return grpc.ssl_server_credentials(
-            [(key, chain)], root_certificates=authority, require_client_auth=authority is not None
-        )
+        def configure() -> grpc.ServerCertificateConfiguration:
+            key, chain, authority = read()
+            return grpc.ssl_server_certificate_configuration([(key, chain)], root_certificates=authority)
+
+        def fetch() -> grpc.ServerCertificateConfiguration | None:
+            """Those for the next handshake, which gRPC asks for on a thread of its own; None: those before."""
+            if not self._is_renewed:
+                return None
+            self._is_renewed = False
+            return configure()
+
+        first = await self._broker.runtime.offload.run(configure)
+        asks_clients = bool(shared.tls_client_ca)
+        return grpc.dynamic_ssl_server_credentials(first, fetch, require_client_authentication=asks_clients)
