@@ -168,14 +168,14 @@ def test_a_hangup_has_certificates_read_again(files: Files, tmp_path: Path):
         wait_until(lambda: ssl.PEM_cert_to_DER_cert(shown()) == second)
 
 
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion")
 async def test_old_versions_of_tls_are_refused(files: Files, tmp_path: Path):
     async with serving(files, tmp_path / "data") as server:
         for door in OVER_TLS:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
             context.set_ciphers("ALL:@SECLEVEL=0")
-            with pytest.warns(DeprecationWarning):
-                context.minimum_version = ssl.TLSVersion.TLSv1
-                context.maximum_version = ssl.TLSVersion.TLSv1_1
+            context.minimum_version = ssl.TLSVersion.TLSv1
+            context.maximum_version = ssl.TLSVersion.TLSv1_1
             with pytest.raises((ssl.SSLError, ConnectionError)):
                 await shown_by(server, door, context)
