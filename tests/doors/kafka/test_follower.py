@@ -24,6 +24,9 @@ from tests.waiting import SECONDS
 
 from headrace.addresses import format_address
 from headrace.broker.membership import NodeView
+from headrace.broker.security import Identity, Operation, Resource
+from headrace.broker.security.identity import Scope
+from headrace.broker.security.rules import allow
 from headrace.client import Client
 from headrace.doors.door import DoorContext
 from headrace.doors.kafka.door import KafkaDoor
@@ -318,6 +321,41 @@ async def test_what_clients_ask_of_any_broker_is_asked_of_the_leader(tmp_path: P
             "metadata", 12, topics=[{"name": "new", "topic_id": None}], allow_auto_topic_creation=True, **more
         )
         assert reply.topics[0].error_code in (ErrorCode.unknown_topic_or_partition, NOT_LEADER)
+
+
+@pytest.mark.parametrize("mechanisms", ["", "SCRAM-SHA-256"], ids=["open", "sasl"])
+async def test_the_leader_knows_for_whom_it_is_asked(tmp_path: Path, mechanisms: str) -> None:
+    settings = {"authorization": "on", "super_users": "root", "kafka_mechanisms": mechanisms}
+    rules = [allow("ann", Operation.DESCRIBE_CONFIGS, Resource.TOPIC, "snow")]
+    async with (
+        open_door(tmp_path / "leader", membership=FakeMembership(2, 2), **settings) as leader,
+        following(tmp_path / "follower", leader, authorization="on", super_users="ANONYMOUS;root") as (_, door, _),
+        await Wire.open(door) as wire,
+    ):
+        await leader.broker.topics.create("snow", 1)
+        for each in (leader, door):
+            each.broker.security.set_rules(rules)
+            each.broker.security.users.secret = b"s" * 32
+        resources = [{"resource_type": 2, "resource_name": "snow", "configuration_keys": None}]
+        asked = {"resources": resources, "include_synonyms": False, "include_documentation": False}
+        await wire.ask("api_versions", 0)
+        [connection] = door.connections
+        denied = ErrorCode.topic_authorization_failed
+        for user, code in (("ann", ErrorCode.none), ("bob", denied), ("root", ErrorCode.none), ("", denied)):
+            if user:
+                connection.login(Identity(user, "test"))
+            else:
+                door.broker.security.logout(connection.session)
+            [result] = (await wire.ask("describe_configs", 4, **asked)).results
+            assert result.error_code is code
+        # A token narrows what its user may do there, too.
+        connection.login(Identity("root", "test", scope=Scope([allow("*", Operation.READ, Resource.TOPIC, "*")])))
+        [result] = (await wire.ask("describe_configs", 4, **asked)).results
+        assert result.error_code is denied
+        connection.login(Identity("eve", "test"))
+        door.broker.security.users.secret = b"t" * 32
+        [result] = (await wire.ask("describe_configs", 4, **asked)).results
+        assert result.error_code is NOT_CONTROLLER
 
 
 async def test_a_leader_that_closes_is_asked_again_over_another_connection(tmp_path: Path) -> None:

@@ -126,7 +126,8 @@ class KafkaFollowerDoor(KafkaDoor):
         return refuse(api.key, call.version, request, _code(api), f"this node follows: {who}", leader)
 
     async def _ask_leader(self, api: Api, call: Call, frame: bytes) -> bytes:
-        return await self._relay.ask(api.key, call.version, call.version >= api.flexible, call.client_id, frame)
+        is_flexible = call.version >= api.flexible
+        return await self._relay.ask(call.session, api.key, call.version, is_flexible, call.client_id, frame)
 
     def _lacks(self, key: int, request: Any) -> bool:
         """Whether a client asks for topics that are not here: the leader may have them, or make them."""

@@ -7,13 +7,17 @@ the broker to say (`broker/security/authenticator.py`); here is how each mechani
 from __future__ import annotations
 
 import asyncio
+import hmac
+import json
 import re
 from collections.abc import Callable
 from typing import Protocol
 
+from headrace.broker.broker import Broker
 from headrace.broker.security import Identity, Session
 from headrace.broker.security.authenticator import Authenticator
 from headrace.broker.security.credentials import Mechanism
+from headrace.broker.security.tokens import scope_of, scope_text
 from headrace.doors.kafka.settings import OAUTHBEARER, PLAIN, SCRAM
 from headrace.errors import AuthenticationFailed
 
@@ -24,6 +28,10 @@ _BEARER = re.compile(
 _CREDENTIALS = re.compile(r"(\w+) +([-_.+/~=A-Za-z0-9]+)", re.ASCII)
 # How RFC 7628 has the server say that a token is not taken; the client then sends one more message, and fails.
 _REFUSED = b'{"status":"invalid_token"}'
+NODE = "HEADRACE-NODE"
+"""Never among those that are offered."""
+NONCE_BYTES = 24
+TAG_BYTES = 32
 
 
 class Exchange(Protocol):
@@ -131,6 +139,42 @@ class _Bearer(_Once):
         return b""
 
 
+class _Node:
+    """Another node of the group, which passes on what a client of its own asks for (`relay.py`), and says who that is.
+    The nodes know each other by the secret that is kept beside the users: no one else can make the tag."""
+
+    def __init__(self, broker: Broker, session: Session) -> None:
+        self._broker = broker
+        self._session = session
+        self._nonce = b""
+        self.identity: Identity | None = None
+
+    async def step(self, message: bytes) -> bytes:
+        security = self._broker.security
+        if not self._nonce:
+            self._nonce = self._broker.runtime.random.bytes(NONCE_BYTES)
+            return self._nonce
+        tag, client = message[:TAG_BYTES], message[TAG_BYTES:]
+        nonce, self._nonce = self._nonce, b""
+        if not hmac.compare_digest(tag, tag_of(security.users.secret, nonce, client)):
+            raise security.authenticator.error(self._session, "", NODE, "this is no node of the group")
+        said = json.loads(client)
+        self._session.host = said["host"]
+        self.identity = Identity(said["user"], NODE, scope=scope_of(said["scope"]))
+        return b""
+
+
+def tag_of(secret: bytes, nonce: bytes, client: bytes) -> bytes:
+    """What shows that a node of the group speaks for a client."""
+    return hmac.digest(secret, b"kafka relay" + nonce + client, "sha256")
+
+
+def client_of(session: Session) -> bytes:
+    """A client as its node names it to the leader."""
+    scope = [] if session.scope is None else [scope_text(rule) for rule in session.scope.rules]
+    return json.dumps({"user": session.user, "host": session.host, "scope": scope}).encode()
+
+
 class Refused:
     """An exchange that can only fail, in the place where clients expect an error."""
 
@@ -143,8 +187,11 @@ class Refused:
         raise self._error()
 
 
-def begin_exchange(authenticator: Authenticator, mechanism: str, session: Session) -> Exchange:
-    """An exchange by one of `settings.MECHANISMS`."""
+def begin_exchange(broker: Broker, mechanism: str, session: Session) -> Exchange:
+    """An exchange by one of `settings.MECHANISMS`, or with another node."""
+    authenticator = broker.security.authenticator
+    if mechanism == NODE:
+        return _Node(broker, session)
     if mechanism in SCRAM:
         return _Scram(authenticator, Mechanism(mechanism), session)
     kinds = {PLAIN: _Plain, OAUTHBEARER: _Bearer}

@@ -2,23 +2,29 @@
 
 Kafka's clients ask any broker for producer ids, for settings, for topics that are to be made; in Kafka such a broker
 asks its controller. Here the frame goes to the leader's Kafka door as it came, and the reply comes back as it is. One
-connection serves all clients; it is opened when first needed, and is closed when another node leads.
+connection serves all clients; where rights are asked for, all of one user at one address: the node proves what it is,
+and says for whom it asks. They are opened when first needed, and closed when another node leads.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections import deque
+from collections import OrderedDict, deque
 
 from headrace.broker.broker import Broker
+from headrace.broker.security import Session
+from headrace.doors.kafka.mechanisms import NODE, client_of, tag_of
 from headrace.doors.kafka.placement import Endpoint, other_leader
+from headrace.doors.kafka.registry import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from headrace.doors.kafka.settings import MAIN
 from headrace.doors.kafka.wire import INT16, INT32
 from headrace.doors.settings import SharedSettings
 from headrace.errors import HeadraceError
 
-# Requests under way; a further one is refused.
+# Users at an address who have a connection of their own.
+LINKS_MAX = 64
+# Requests under way of one connection; a further one is refused.
 PENDING_MAX = 256
 REPLY_MAX_BYTES = 64 << 20
 SECONDS = 10.0
@@ -35,36 +41,51 @@ class Relay:
         self._broker = broker
         self._shared = shared
         self._is_encrypted = is_encrypted
-        self._link: _Link | None = None
+        # By the client that they ask for; the least recently used first.
+        self._links: OrderedDict[bytes, _Link] = OrderedDict()
         self._opening = asyncio.Lock()
 
-    async def ask(self, key: int, version: int, is_flexible: bool, client_id: str | None, body: bytes) -> bytes:
-        """The body of the leader's reply to a request with this body. Raises RelayFailed."""
+    async def ask(
+        self, session: Session, key: int, version: int, is_flexible: bool, client_id: str | None, body: bytes
+    ) -> bytes:
+        """The body of the leader's reply to a client's request with this body. Raises RelayFailed."""
         try:
             async with asyncio.timeout(SECONDS):
-                link = await self._open()
+                link = await self._open(session)
                 return await link.ask(key, version, is_flexible, client_id, body)
         except (TimeoutError, OSError, asyncio.IncompleteReadError, ssl.SSLError) as error:
             raise RelayFailed(f"the node that leads did not answer: {error or 'it took too long'}") from error
 
-    async def _open(self) -> _Link:
+    async def _open(self, session: Session) -> _Link:
         leader = other_leader(self._broker, MAIN)
         if leader is None:
             raise RelayFailed("no other node leads just now")
+        security = self._broker.security
+        client = client_of(session) if security.is_enforced else b""
         async with self._opening:
-            link = self._link
+            link = self._links.pop(client, None)
             if link is None or not link.is_open or link.endpoint != leader.endpoint:
-                self.close()
+                if link is not None:
+                    link.close()
                 tls = client_context(self._shared) if self._is_encrypted else None
                 streams = await asyncio.open_connection(leader.endpoint.host, leader.endpoint.port, ssl=tls)
-                link = self._link = _Link(leader.endpoint, *streams)
+                link = _Link(leader.endpoint, *streams)
+                if client:
+                    try:
+                        await link.authenticate(security.users.secret, client)
+                    except BaseException:
+                        link.close()
+                        raise
+            self._links[client] = link
+            while len(self._links) > LINKS_MAX:
+                self._links.popitem(last=False)[1].close()
             return link
 
     def close(self) -> None:
         """What is under way is not answered."""
-        if self._link is not None:
-            self._link.close()
-            self._link = None
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
 
 
 class _Link:
@@ -101,6 +122,23 @@ class _Link:
             raise
         # Behind the correlation id, a reply of a flexible version has tagged fields, of which there are none.
         return reply[5:] if is_flexible else reply[4:]
+
+    async def authenticate(self, secret: bytes, client: bytes) -> None:
+        """Prove that this is a node of the group, and say for whom it asks. Raises OSError."""
+        name = NODE.encode()
+        shaken = await self.ask(SASL_HANDSHAKE, 1, False, None, INT16.pack(len(name)) + name)
+        if INT16.unpack_from(shaken)[0]:
+            raise OSError("it takes no other node's word")
+        nonce = await self._say(b"")
+        await self._say(tag_of(secret, nonce, client) + client)
+
+    async def _say(self, message: bytes) -> bytes:
+        reply = await self.ask(SASL_AUTHENTICATE, 0, False, None, INT32.pack(len(message)) + message)
+        code, size = INT16.unpack_from(reply)[0], INT16.unpack_from(reply, 2)[0]
+        if code:
+            raise OSError("it does not take this node for one of the group")
+        # Behind the error and its message, which is null.
+        return reply[8 + max(size, 0) :]
 
     async def _read(self) -> None:
         try:

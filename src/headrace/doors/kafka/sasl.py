@@ -20,7 +20,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.broker.security import Identity
 from headrace.doors.kafka.errors import Malformed, Unanswerable
-from headrace.doors.kafka.mechanisms import Exchange, Refused, begin_exchange
+from headrace.doors.kafka.mechanisms import NODE, Exchange, Refused, begin_exchange
 from headrace.doors.kafka.registry import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from headrace.doors.kafka.wire import INT32
 from headrace.errors import AuthenticationFailed
@@ -87,10 +87,11 @@ class Sasl:
         connection = self._connection
         offered = connection.listener.mechanisms
         now = connection.door.loop.time()
-        again = connection.gate is None
+        again = connection.gate is None and mechanism != NODE
         if again and (is_raw or now - self._began < AGAIN_SECONDS):
             return {"error_code": ErrorCode.illegal_sasl_state, "mechanisms": ()}
-        if mechanism not in offered:
+        is_enforced = connection.door.broker.security.is_enforced
+        if mechanism not in offered and not (mechanism == NODE and is_enforced and self._previous == ""):
             connection.close_when_idle()
             return {"error_code": ErrorCode.unsupported_sasl_mechanism, "mechanisms": offered}
         self._began = now
@@ -99,7 +100,7 @@ class Sasl:
             why = f"SASL mechanism {mechanism} cannot take over from {self._previous} on the same connection"
             self._exchange = Refused(lambda: authenticator.error(session, session.user, mechanism, why))
         else:
-            self._exchange = begin_exchange(authenticator, mechanism, session)
+            self._exchange = begin_exchange(connection.door.broker, mechanism, session)
         self._mechanism = mechanism
         self._is_raw = is_raw
         connection.gate = self
@@ -143,7 +144,7 @@ class Sasl:
     def _finish(self, identity: Identity) -> None:
         connection = self._connection
         security, session = connection.door.broker.security, connection.session
-        if session.identity is not None and session.user != identity.user:
+        if self._mechanism != NODE and session.identity is not None and session.user != identity.user:
             raise security.authenticator.error(
                 session, identity.user, self._mechanism, f"the client is {session.user}, and cannot become another one"
             )
