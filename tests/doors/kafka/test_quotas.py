@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 from kio.schema.errors import ErrorCode
+from tests.doors.kafka.secured import authenticate, secured_door
 from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, open_door, produce_fields
 from tests.waiting import SECONDS, until
 
@@ -110,3 +111,17 @@ async def test_connections_of_an_address(tmp_path: Path) -> None:
             await until(lambda: len(door.connections) == 2)
             assert [connection.held for connection in door.connections] == [False, True]
             await asyncio.wait_for(late.receive("metadata", 12), SECONDS)
+
+
+async def test_connections_of_a_user(tmp_path: Path) -> None:
+    async with secured_door(tmp_path, quota_user_connections=1) as door:
+        async with await Wire.open(door) as first, await Wire.open(door) as other, await Wire.open(door) as second:
+            for wire, user in ((first, "ann"), (other, "bob"), (second, "ann")):
+                assert (await authenticate(wire, user)).error_code is ErrorCode.none
+            assert await second.closed() == b""
+            for wire in (first, other):
+                await wire.ask("metadata", 12, **PING)
+        await until(lambda: not door.connections)
+        async with await Wire.open(door) as again:
+            assert (await authenticate(again, "ann")).error_code is ErrorCode.none
+            await again.ask("metadata", 12, **PING)

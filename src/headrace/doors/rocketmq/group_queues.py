@@ -12,6 +12,7 @@ from __future__ import annotations
 from headrace.broker.broker import Broker
 from headrace.broker.queues import Queue
 from headrace.broker.rocketmq.subscription_groups import RETRIES_MAX
+from headrace.broker.security import Session
 from headrace.doors.rocketmq.names import dead_letter_topic, log_name
 from headrace.errors import InvalidQueue
 from headrace.log.interface import EARLIEST, Topic
@@ -34,14 +35,14 @@ class GroupQueues:
             await self._broker.queues.open(queue)
         return queue
 
-    async def open(self, topic: Topic, group: str, start: int = EARLIEST) -> Queue:
-        """The queue of a group, made if it is missing. Raises a HeadraceError."""
+    async def open(self, topic: Topic, group: str, session: Session, start: int = EARLIEST) -> Queue:
+        """The queue of a group, made for a session if it is missing. Raises a HeadraceError."""
         queues, name = self._broker.queues, queue_name(group)
         queue = queues.get(topic.name, name)
         is_new = queue is None
         if queue is None or not _is_open(queue):
             await self.load()
-            queue = await queues.ensure(topic, name, start)
+            queue = await queues.ensure(topic, name, start, session=session)
         wanted: dict[str, object] = {}
         if is_new:
             wanted["dead_letter_topic"] = log_name(dead_letter_topic(group))

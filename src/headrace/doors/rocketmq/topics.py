@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from headrace.broker.broker import Broker
 from headrace.broker.search.fields import INDEX, ROCKETMQ_INDEX
+from headrace.broker.security import Session
 from headrace.doors.rocketmq.codes import Code
 from headrace.doors.rocketmq.errors import ResponseError
 from headrace.doors.rocketmq.names import DEAD, DEFAULT_TOPIC, RETRY, log_name, reply_topic, retry_topic, rocketmq_name
@@ -105,9 +106,9 @@ class RocketMqTopics:
             return TopicShape(self._queues_max, self._queues_max, READ | WRITE | INHERIT)
         return RETRY_SHAPE if name == self._reply_topic or self.is_expected(name) else None
 
-    async def open(self, name: str, queues: int) -> Topic:
-        """The topic of that name, which is made, with so many queues, where a message may make it. Raises ResponseError
-        or InvalidTopic."""
+    async def open(self, name: str, queues: int, session: Session) -> Topic:
+        """The topic of that name, which is made for a session, with so many queues, where a message may make it. Raises
+        ResponseError, InvalidTopic, QuotaExceeded or BoundReached."""
         found = self._broker.topics.get(log_name(name))
         if found is not None:
             return found
@@ -119,7 +120,9 @@ class RocketMqTopics:
             raise ResponseError(
                 Code.TOPIC_NOT_EXIST, f"the topic[{name}] does not exist, and no message makes it (auto_create_topics)"
             )
-        return await self._broker.topics.open(log_name(name), max(min(queues, self._queues_max), 1), INDEXED)
+        count = max(min(queues, self._queues_max), 1)
+        self._broker.quotas.take_mutate(session, count)
+        return await self._broker.topics.open(log_name(name), count, INDEXED, session=session)
 
     @property
     def queues_of_new(self) -> int:

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import asyncio
 from urllib.parse import quote
 
 import pytest
 from tests.doors.http.api.conftest import Served
+
+from headrace.broker.quotas.kinds import Kind
 
 
 async def put(served: Served, entity: dict[str, str], **quotas: float | None):
@@ -96,3 +99,14 @@ async def test_who_takes_too_much_of_the_loop_is_refused(served: Served):
     assert statuses[1:] == [429] * 4
     assert (await served.ask("DELETE", "/v1/quotas?user=ANONYMOUS"))[0] == 200
     assert (await served.ask("GET", "/v1/queues"))[0] == 200
+
+
+async def test_connections_that_come_too_fast_are_answered_later(served: Served):
+    assert (await put(served, {"ip": "127.0.0.1"}, connection_creation_rate=2))[0] == 200
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    # Each on a connection of its own.
+    for _ in range(4):
+        assert (await served.ask("GET", "/v1/cluster"))[0] == 200
+    assert loop.time() - began >= 0.8
+    assert served.broker.quotas.figures[Kind.CONNECT].throttled >= 2

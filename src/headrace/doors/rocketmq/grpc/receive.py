@@ -69,10 +69,9 @@ class ReceiveHandlers:
     async def receive(self, caller: Caller, request: Proto) -> AsyncIterator[Proto]:
         """ReceiveMessage: a status, the messages, and when they left."""
         try:
-            session = Session(client_id=caller.client_id)
-            self._broker.quotas.take_consume(session)
+            self._broker.quotas.take_consume(caller.session)
             leases = await self._receive(caller, request)
-            self._broker.quotas.consumed(session, sum(len(each.record[3] or b"") for each in leases))
+            self._broker.quotas.consumed(caller.session, sum(len(each.record[3] or b"") for each in leases))
             if leases:
                 yield _s.ReceiveMessageResponse(status=make_status())
             else:
@@ -95,7 +94,7 @@ class ReceiveHandlers:
         if request.HasField("long_polling_timeout"):
             wait_ms = min(max(to_ms(request.long_polling_timeout), 0), POLL_MAX_MS)
         wait_ms = min(wait_ms, caller.wait_max_ms)
-        queue = await self._open(name, group, wait_ms)
+        queue = await self._open(caller.session, name, group, wait_ms)
         if queue is None or self._stopping.is_set():
             return []
         wanted = Wanted(max(1, request.batch_size), invisible_ms, accepts, is_renewed=request.auto_renew)
@@ -104,7 +103,7 @@ class ReceiveHandlers:
             self._renewals.add(caller.client_id, queue, [lease.handle for lease in leases])
         return leases
 
-    async def _open(self, name: str, group: str, wait_ms: int) -> Queue | None:
+    async def _open(self, session: Session, name: str, group: str, wait_ms: int) -> Queue | None:
         """The queue of a group; None where the topic did not come within `wait_ms` to be. Raises a HeadraceError."""
         found = self._topics.find(name)
         if found is None and self._broker.config.auto_create_topics:
@@ -114,7 +113,7 @@ class ReceiveHandlers:
                 return None
         if found is None:
             raise UnknownTopic(f"the topic {name} does not exist. Create it first.")
-        return await self._queues.open(found, group)
+        return await self._queues.open(found, group, session)
 
     def _write(self, lease: Lease, request: Proto) -> Proto:
         handle = lease.handle

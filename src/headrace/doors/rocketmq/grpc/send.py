@@ -70,7 +70,7 @@ class SendHandlers:
                 raise ResponseError(Code.MESSAGE_CORRUPTED, "topic in message is not same")
             check_message(message, self._settings.rocketmq_max_message_size)
             _check_type(message)
-        opened = await self._topics.open(topic, self._topics.queues_of_new)
+        opened = await self._topics.open(topic, self._topics.queues_of_new, caller.session)
         shape = shape_of(opened)
         if not shape.perm & WRITE or not shape.write_queues:
             raise ResponseError(Code.FORBIDDEN, f"the topic[{topic}] may not be written (rocketmq.perm)")

@@ -61,7 +61,7 @@ class LookupHandlers:
         most = call.number("maxReconsumeTimes", -1)
         is_dead = level < 0 or found.reconsume_times >= (settings.retries_max if most < 0 else most)
         name = dead_letter_topic(group) if is_dead else retry_topic(group)
-        topic = await self._remoting.topics.open(name, 1)
+        topic = await self._remoting.topics.open(name, 1, call.connection.session)
         queue = 0 if is_dead else found.physical_offset % len(topic.partitions)
         properties = read_properties(found.properties)
         properties.setdefault(RETRY_TOPIC, found.topic)

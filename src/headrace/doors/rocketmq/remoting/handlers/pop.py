@@ -254,7 +254,7 @@ class PopHandlers:
         if not shape_of(topic).perm & READ:
             raise ResponseError(Code.NO_PERMISSION, f"the topic[{name}] may not be read (rocketmq.perm)")
         self._lane(call, topic)
-        return await self._queues.open(topic, group, start)
+        return await self._queues.open(topic, group, call.connection.session, start)
 
     def _lane(self, call: Call, topic: Topic) -> int | None:
         """The queue of the topic; None: any. Raises ResponseError."""

@@ -278,7 +278,7 @@ class SendHandler:
     # --- what awaits --------------------------------------------------------------------------------------------------
 
     async def _publish(self, call: Call, request: SendRequest) -> None:
-        topic = await self._remoting.topics.open(request.topic, request.queues)
+        topic = await self._remoting.topics.open(request.topic, request.queues, call.connection.session)
         queue_id = self._queue(call, request, topic)
         request = await self._unpack(request)
         due, request = self._delay(request, queue_id)
@@ -299,7 +299,7 @@ class SendHandler:
         """Store a prepared message: its producer ends the transaction by the physical offset of the answer."""
         if request.is_batch or not _DELAYS.isdisjoint(request.properties):
             raise ResponseError(Code.MESSAGE_ILLEGAL, "a prepared message cannot be in a batch, or be delayed")
-        topic = await self._remoting.topics.open(request.topic, request.queues)
+        topic = await self._remoting.topics.open(request.topic, request.queues, call.connection.session)
         queue_id = self._queue(call, request, topic)
         request = await self._unpack(request)
         group = request.properties.get(PRODUCER_GROUP) or request.group

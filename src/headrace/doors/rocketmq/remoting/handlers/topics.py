@@ -92,10 +92,12 @@ class TopicHandlers:
         count = max(read, write)
         topic = self._topics.get(name)
         _check_update(call, name, is_there=topic is not None)
+        session, quotas = call.connection.session, self._remoting.broker.quotas
+        quotas.take_mutate(session, max(0, count - (0 if topic is None else len(topic.partitions))))
         if topic is None:
-            topic = await self._topics.open(name, count, change(INDEXED))
+            topic = await self._topics.open(name, count, change(INDEXED), session=session)
         if len(topic.partitions) < count:
-            topic = await self._topics.grow(name, count)
+            topic = await self._topics.grow(name, count, session)
         if change(topic.config) != topic.config:
             await self._topics.alter_config(name, change)
 
@@ -103,7 +105,9 @@ class TopicHandlers:
         """DELETE_TOPIC_IN_BROKER: also where there is none, as by RocketMQ."""
         topic = self._topics.get(log_name(call.text("topic")))
         if topic is not None:
-            await self._topics.delete(topic.name, topic)
+            session = call.connection.session
+            self._remoting.broker.quotas.take_mutate(session, len(topic.partitions))
+            await self._topics.delete(topic.name, topic, session=session)
         call.answer()
 
     # --- what there is ------------------------------------------------------------------------------------------------
