@@ -13,10 +13,11 @@ from nicegui import PageArguments, ui
 from nicegui.events import GenericEventArguments
 
 from headrace.console.brokers import BrokerEntry
+from headrace.console.client.transport import BrokerAway
 from headrace.console.sessions import Session
 from headrace.console.ui.formats import clock, offset
 from headrace.console.ui.markup import Child, Html, h, text
-from headrace.console.ui.page import Page, failure
+from headrace.console.ui.page import Page, failure, js
 from headrace.errors import HeadraceError
 
 STATIC = Path(__file__).parent.parent / "static"
@@ -105,6 +106,8 @@ class Frame:
         self._sampler = entry.sampler_of(visit.session)
         self._page: Page | None = None
         self._path = "/"
+        self._is_broken = False
+        """The page could not be shown, because the broker is away: it is built anew when that is back."""
 
     def build(self) -> None:
         """Build it into the page that is under way."""
@@ -148,7 +151,7 @@ class Frame:
                 dict(arguments.query_parameters),
                 self._visit.read_only,
             )
-            self._path, self._page = path, page
+            self._path, self._page, self._is_broken = path, page, False
             self._sampler.watch()
             self._side.content = self._navigation()
             root = ui.element("div")
@@ -160,6 +163,7 @@ class Frame:
                         await made
                 except HeadraceError as error:
                     page.show(failure(error))
+                    self._is_broken = isinstance(error, BrokerAway)
 
         # Annotations are strings in this module, and NiceGUI looks for the class.
         parameter = inspect.Parameter("arguments", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=PageArguments)
@@ -231,10 +235,10 @@ class Frame:
         only = h("span", "read only", class_="mark warn") if self._visit.read_only else None
         return text([menu, chosen, find, h("span", class_="grow"), only, offset_, theme, help_, who])
 
-    def _look(self) -> Awaitable[None] | None:
+    async def _look(self) -> None:
         if not self._is_alive():
-            ui.navigate.to("/login")
-            return None
+            ui.run_javascript("location.href = '/login'")
+            return
         away = self._sampler.away
         words = ""
         if away is not None:
@@ -248,7 +252,11 @@ class Frame:
         made = self._navigation()
         if self._side.content != made:
             self._side.content = made
-        return self._page.look() if self._page is not None else None
+        if self._is_broken and away is None:
+            self._is_broken = False
+            await ui.context.client.sub_pages_router.refresh()
+        elif self._page is not None:
+            await self._page.look()
 
     async def _find(self, event: GenericEventArguments) -> None:
         words = str(event.args or "").strip()
@@ -257,7 +265,8 @@ class Frame:
 
     def _choose(self, event: GenericEventArguments) -> None:
         if event.args in self._entries:
-            ui.navigate.to(f"/{event.args}")
+            # Another broker is another page load: this one has its pages and its sampler.
+            ui.run_javascript(f"location.href = {js('/' + event.args)}")
 
     def _help(self) -> None:
         rows = [
