@@ -128,8 +128,8 @@ class Api:
 
     # --- queues -------------------------------------------------------------------------------------------------------
 
-    async def queues(self, query: Query) -> m.Queues:
-        return await self._get(m.Queues, "/v1/queues", query)
+    async def queues(self) -> list[m.Queue]:
+        return (await self._get(m.Queues, "/v1/queues")).queues
 
     async def queue(self, topic: str, queue: str) -> m.Queue:
         return await self._get(m.Queue, _queue(topic, queue))
@@ -166,14 +166,15 @@ class Api:
     async def dead_topics(self) -> m.DeadTopics:
         return await self._get(m.DeadTopics, "/v1/dead-letters")
 
-    async def dead_groups(self, topic: str, by: str) -> m.DeadGroups:
-        return await self._get(m.DeadGroups, f"/v1/dead-letters/{part(topic)}", {"by": by})
+    async def dead_kinds(self, topic: str) -> m.DeadKinds:
+        return await self._get(m.DeadKinds, f"/v1/dead-letters/{part(topic)}")
 
     async def dead_letters(self, topic: str, query: Query) -> m.DeadLetters:
         return await self._get(m.DeadLetters, f"/v1/dead-letters/{part(topic)}/messages", query)
 
-    async def redrive(self, topic: str, messages: Sequence[Mapping[str, object]], per_second: int) -> m.Outcomes:
-        body = _given(messages=[dict(each) for each in messages], rate=per_second or None)
+    async def redrive(self, topic: str, messages: Sequence[Mapping[str, object]]) -> m.Outcomes:
+        """At most 200 letters; those that are `left` were not looked at."""
+        body = {"messages": [dict(each) for each in messages]}
         return await self._do(m.Outcomes, "POST", f"/v1/dead-letters/{part(topic)}/redrive", body)
 
     async def timers(self, query: Query) -> m.Timers:

@@ -296,6 +296,7 @@ class Outcome(Answer, frozen=True):
 
 class Outcomes(Answer, frozen=True):
     results: list[Outcome] = []
+    left: int = 0
 
 
 class QueueName(Answer, frozen=True):
@@ -306,6 +307,7 @@ class QueueName(Answer, frozen=True):
 class DeadTopic(Answer, frozen=True):
     topic: str
     messages: int | None = None
+    waiting: int | None = None
     queues: list[QueueName] = []
 
 
@@ -313,32 +315,33 @@ class DeadTopics(Answer, frozen=True):
     topics: list[DeadTopic] = []
 
 
-class DeadGroup(Answer, frozen=True):
+class DeadKind(Answer, frozen=True):
     error: str | None = None
-    origin: dict[str, Any] | None = None
+    topic: str | None = None
+    queue: str | None = None
     count: int = 0
     first_ms: int | None = None
     last_ms: int | None = None
 
 
-class DeadGroups(Answer, frozen=True):
-    groups: list[DeadGroup] = []
-    searched: int = 0
-    of: int | None = None
-    next: Any = None
+class DeadKinds(Answer, frozen=True):
+    kinds: list[DeadKind] = []
+    counted: int = 0
+    all_counted: bool = True
 
 
 class DeadLetter(Message, frozen=True):
     origin: dict[str, Any] = {}
     error: str | None = None
     dead_at_ms: int | None = None
-    redriven: bool = False
+    redriven: int = 0
+    sent_back: bool = False
 
 
 class DeadLetters(Answer, frozen=True):
     messages: list[DeadLetter] = []
-    next: Any = None
-    searched: int = 0
+    next: str | None = None
+    looked: int = 0
 
 
 class Timers(Answer, frozen=True):

@@ -146,20 +146,12 @@ async def _rules(page: Page) -> None:
     units = {each.name: each.unit for each in figures}
     column = tables.Column[m.Rule]
     columns = [
+        column("", lambda r: tables.mark(r.severity, SEVERITY.get(r.severity, "")), "nowrap"),
         column("Rule", lambda r: r.name, "name"),
-        column("", lambda r: tables.mark(r.severity, SEVERITY.get(r.severity, ""))),
-        column(
-            "When",
-            lambda r: h(
-                "code", f"{r.figure} {r.compare} {formats.count(r.threshold)} {units.get(r.figure, '')}".strip()
-            ),
-            "nowrap",
-        ),
+        column("When", lambda r: h("code", f"{r.figure} {r.compare} {formats.count(r.threshold)}"), "nowrap"),
+        column("Unit", lambda r: units.get(r.figure, "")),
         column("For", lambda r: formats.milliseconds(r.for_ms), "num"),
-        column(
-            "Of", lambda r: ", ".join(f"{name} {pattern}" for name, pattern in r.scope.items()) or "everything", "clip"
-        ),
-        column("Tells", lambda r: ", ".join(r.channels) or "all channels", "clip"),
+        column("Of, and who is told", _scope, "clip"),
         column("", lambda r: tables.mark("on", "good") if r.enabled else tables.mark("off", "")),
         column(
             "",
@@ -175,6 +167,11 @@ async def _rules(page: Page) -> None:
         ),
     ]
     page.show(h("div", tables.table(columns, rules, "Rules"), class_="card"))
+
+
+def _scope(rule: m.Rule) -> str:
+    of = ", ".join(f"{name} {pattern}" for name, pattern in rule.scope.items()) or "everything"
+    return f"{of}; tells {', '.join(rule.channels)}" if rule.channels else of
 
 
 def id_of(name: str) -> str:

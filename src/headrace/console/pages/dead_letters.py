@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from shlex import quote
 
@@ -41,77 +42,50 @@ async def build(page: Page) -> None:
         column(
             "Topic of dead letters", lambda t: h("a", t.topic, href=page.link("/dead-letters", topic=t.topic)), "name"
         ),
-        column("Letters", lambda t: formats.count(t.messages), "num"),
+        column("Waiting", lambda t: formats.count(t.waiting), "num"),
+        column("Letters in all", lambda t: formats.count(t.messages), "num"),
         column("From", lambda t: ", ".join(f"{each.topic}/{each.queue}" for each in t.queues[:5]), "clip"),
     ]
     page.show(h("div", tables.table(columns, found.topics, "Topics of dead letters"), class_="card"))
     # What died of what stands here at once: it is two clicks less to the letters.
     for each in found.topics[:5]:
-        if each.messages:
+        if each.waiting or each.messages:
             page.show(h("div", h("h2", each.topic), class_="section"))
             await _errors(page, each.topic)
 
 
 async def _errors(page: Page, topic: str) -> None:
-    by = page.query.get("by", "error")
-    groups = await page.api.dead_groups(topic, by if by in ("error", "origin") else "error")
-    if not groups.groups:
+    found = await page.api.dead_kinds(topic)
+    if not found.kinds:
         page.show(h("div", tables.empty("No letters", "All were sent back, or retention took them."), class_="card"))
         return
-    column = tables.Column[m.DeadGroup]
 
-    def where(group: m.DeadGroup) -> str:
-        origin = {
-            name: str(value) for name, value in (group.origin or {}).items() if name in ("topic", "queue") and value
-        }
+    def where(kind: m.DeadKind) -> str:
         return page.link(
-            "/dead-letters",
-            topic=topic,
-            error=group.error,
-            origin=origin.get("topic"),
-            queue=origin.get("queue"),
-            list="true",
+            "/dead-letters", topic=topic, error=kind.error, origin=kind.topic, queue=kind.queue, list="true"
         )
 
-    def origin(group: m.DeadGroup) -> str:
-        return "/".join(str(each) for each in (group.origin or {}).values() if each is not None)
-
+    column = tables.Column[m.DeadKind]
     columns = [
-        column("Error", lambda g: h("a", g.error or "no error was given", href=where(g)), "name"),
-        column("From", origin, "clip"),
-        column("Letters", lambda g: formats.count(g.count), "num"),
-        column("First", lambda g: formats.moment(g.first_ms, page.zone), "nowrap"),
-        column("Last", lambda g: formats.moment(g.last_ms, page.zone), "nowrap"),
+        column("Error", lambda k: h("a", k.error or "no error was given", href=where(k)), "name"),
+        column("From", lambda k: "/".join(each for each in (k.topic, k.queue) if each), "clip"),
+        column("Letters", lambda k: formats.count(k.count), "num"),
+        column("First", lambda k: formats.moment(k.first_ms, page.zone), "nowrap"),
+        column("Last", lambda k: formats.moment(k.last_ms, page.zone), "nowrap"),
     ]
-    words = f"{formats.count(groups.searched)} looked at" + (f" of {formats.count(groups.of)}" if groups.of else "")
-    page.show(
-        h(
-            "div",
-            tables.table(columns, groups.groups, f"Errors of {topic}"),
-            h("div", words, class_="foot"),
-            class_="card",
-        )
-    )
+    words = f"{formats.plural(found.counted, 'letter')} counted" + ("" if found.all_counted else ", the newest")
+    shown = tables.table(columns, found.kinds, f"Errors of {topic}")
+    page.show(h("div", shown, h("div", words, class_="foot"), class_="card"))
 
 
 async def _topic(page: Page, topic: str) -> None:
     page.head(topic, "Dead letters", crumb=h("a", "Dead letters", href=page.link("/dead-letters")))
-    by = page.query.get("by", "error")
-    if page.query.get("list") != "true":
-        ways = [
-            h(
-                "a",
-                f"By {each}",
-                class_="b tiny" if each == by else "b tiny quiet",
-                href=page.link("/dead-letters", topic=topic, by=each),
-            )
-            for each in ("error", "origin")
-        ]
-        all_ = h("a", "All letters", class_="b tiny", href=page.link("/dead-letters", topic=topic, list="true"))
-        page.show(h("div", ways, h("span", class_="grow"), all_, class_="section", style="margin-top:0"))
-        await _errors(page, topic)
+    if page.query.get("list") == "true":
+        await _letters(page, topic)
         return
-    await _letters(page, topic)
+    all_ = h("a", "All letters", class_="b tiny", href=page.link("/dead-letters", topic=topic, list="true"))
+    page.show(h("div", h("h2", "By error"), h("span", class_="grow"), all_, class_="section", style="margin-top:0"))
+    await _errors(page, topic)
 
 
 async def _letters(page: Page, topic: str) -> None:
@@ -125,12 +99,12 @@ async def _letters(page: Page, topic: str) -> None:
         )
         return
     query: dict[str, str | int] = {
-        "limit": SELECT_MAX if page.query.get("wide") else 100,
+        "limit": 200,
         "after": page.query.get("after", ""),
         **{name: page.query[name] for name in ("error", "origin", "queue") if page.query.get(name)},
     }
     found = await page.api.dead_letters(topic, query)
-    waiting = [each for each in found.messages if not each.redriven]
+    waiting = [each for each in found.messages if not each.sent_back]
     words = [f"{formats.plural(len(found.messages), 'letter')}"]
     if page.query.get("error"):
         words.append(f" with the error “{page.query['error']}”")
@@ -172,7 +146,7 @@ async def _letters(page: Page, topic: str) -> None:
                 data_pick=True,
                 value=id_of(e),
                 aria_label=f"Select {id_of(e)}",
-                disabled=e.redriven,
+                disabled=e.sent_back,
             ),
         ),
         column(
@@ -195,7 +169,9 @@ async def _letters(page: Page, topic: str) -> None:
         column("Value", lambda e: h("code", value_of(e)[:200]), "clip"),
         column(
             "",
-            lambda e: tables.mark("sent back", "good") if e.redriven else page.button("Edit", "edit", id_of(e), "tiny"),
+            lambda e: (
+                tables.mark("sent back", "good") if e.sent_back else page.button("Edit", "edit", id_of(e), "tiny")
+            ),
             "act",
         ),
     ]
@@ -204,7 +180,7 @@ async def _letters(page: Page, topic: str) -> None:
         if found.next
         else None
     )
-    foot = h("div", f"{formats.count(found.searched)} looked at", h("span", class_="grow"), further, class_="foot")
+    foot = h("div", f"{formats.count(found.looked)} looked at", h("span", class_="grow"), further, class_="foot")
     page.show(h("div", tables.table(columns, found.messages, f"Letters of {topic}"), foot, class_="card"))
 
 
@@ -260,11 +236,17 @@ async def _send(
         shown.content = _results(page, topic, results, keys, words)
 
     step = min(STEP, rate) if rate else STEP
-    for begin in range(0, len(letters), step):
-        draw(f"{begin} of {len(letters)}")
-        found = await page.api.redrive(topic, letters[begin : begin + step], rate)
+    waiting = list(letters)
+    while waiting:
+        draw(f"{len(letters) - len(waiting)} of {len(letters)}")
+        began = time.monotonic()
+        found = await page.api.redrive(topic, waiting[:step])
         results += found.results
-        await asyncio.sleep(0)
+        if not found.results:
+            break
+        waiting = waiting[len(found.results) :]
+        if rate and waiting:
+            await asyncio.sleep(max(len(found.results) / rate - (time.monotonic() - began), 0))
     done = sum(each.outcome == "redriven" for each in results)
     draw(f"{formats.plural(done, 'letter')} of {len(letters)} sent back.")
     page.record("redrive", topic=topic, letters=len(letters), redriven=done)

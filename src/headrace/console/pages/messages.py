@@ -5,13 +5,18 @@ from __future__ import annotations
 from shlex import quote
 
 from headrace.console.client import models as m
+from headrace.console.client.transport import ApiError
 from headrace.console.pages.browse import key_of, message_columns, open_message, parse_id, pretty
+from headrace.console.pages.queues import select
 from headrace.console.sessions import Role
 from headrace.console.ui import formats, tables
 from headrace.console.ui.markup import Child, Html, h
 from headrace.console.ui.page import Page, command, copy_button
+from headrace.console.ui.tables import ListQuery
 from headrace.errors import ConfigError
 
+NAMES_MAX = 8
+TOPICS_MAX = 10
 BY = (
     ("key", "Key"),
     ("id", "Id (TOPIC/PARTITION/OFFSET)"),
@@ -120,11 +125,25 @@ def since_ms(page: Page) -> str:
     return f"ms:{page.sampler.table.at_ms - hours * 3_600_000}" if hours and page.sampler.table.at_ms else ""
 
 
+async def search(page: Page, by: str, words: str) -> m.Messages:
+    """Search all topics; where the broker cannot, those that fit the pattern, one after the other, the newest first."""
+    topics, since = page.query.get("topics", ""), since_ms(page)
+    try:
+        return await page.api.find({by: words, "topics": topics, "since": since, "limit": 100})
+    except ApiError as error:
+        if not error.is_missing_route or by not in ("key", "header"):
+            raise
+    listed = await page.api.topics({"search": topics, "limit": TOPICS_MAX, "sort": "messages", "order": "desc"})
+    found: list[m.Message] = []
+    for each in listed.topics:
+        query: dict[str, str | int] = {by: words, "newest": True, "limit": 20, "value_max": 512}
+        found += (await page.api.browse(each.topic, query)).messages
+    return m.Messages(messages=found)
+
+
 async def results(page: Page, by: str, words: str) -> int:
     """Search, and show what is found; how many."""
-    found = await page.api.find(
-        {by: words, "topics": page.query.get("topics", ""), "since": since_ms(page), "limit": 100}
-    )
+    found = await search(page, by, words)
     if not found.messages:
         advice = (
             "Look in a longer time, or by something else. A topic with an index (the setting `index`) is "
@@ -268,23 +287,21 @@ async def find(page: Page) -> None:
             return
     page.head(f"Found for “{words}”")
     page.on("open", lambda id: open_message(page, id))
-    query: dict[str, str | int] = {"search": words, "limit": 8}
+    query: dict[str, str | int] = {"search": words, "limit": NAMES_MAX}
     rows: list[tuple[str, Html]] = []
-    rows += [
-        ("topic", h("a", each.topic, href=page.link("/topic", name=each.topic)))
-        for each in (await page.api.topics(query)).topics
-    ]
-    rows += [
-        ("queue", h("a", f"{q.topic}/{q.queue}", href=page.link("/queue", topic=q.topic, name=q.queue)))
-        for q in (await page.api.queues(query)).queues
-    ]
-    rows += [
-        ("group", h("a", each.group, href=page.link("/group", name=each.group)))
-        for each in (await page.api.groups(query)).groups
-    ]
-    rows += [
-        ("app", h("a", each.app, href=page.link("/app", name=each.app))) for each in (await page.api.apps(query)).apps
-    ]
+    for each in (await page.api.topics(query)).topics:
+        rows.append(("topic", h("a", each.topic, href=page.link("/topic", name=each.topic))))
+    for queue in select(await page.api.queues(), ListQuery(search=words, limit=NAMES_MAX))[0]:
+        link = page.link("/queue", topic=queue.topic, name=queue.queue)
+        rows.append(("queue", h("a", f"{queue.topic}/{queue.queue}", href=link)))
+    for group in (await page.api.groups(query)).groups:
+        rows.append(("group", h("a", group.group, href=page.link("/group", name=group.group))))
+    try:
+        for app in (await page.api.apps(query)).apps:
+            rows.append(("app", h("a", app.app, href=page.link("/app", name=app.app))))
+    except ApiError as error:
+        if not error.is_missing_route:
+            raise
     if rows:
         column = tables.Column[tuple[str, Html]]
         columns = [column("Kind", lambda row: tables.mark(row[0], "plain")), column("Name", lambda row: row[1], "name")]

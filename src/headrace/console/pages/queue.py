@@ -7,6 +7,7 @@ from collections.abc import Callable
 from shlex import quote
 
 from headrace.console.client import models as m
+from headrace.console.client.transport import ApiError
 from headrace.console.figures.table import number
 from headrace.console.pages.browse import key_of, open_message, parse_id, value_of
 from headrace.console.pages.overview import span_links, span_of
@@ -174,7 +175,12 @@ async def _messages(page: Page, queue: m.Queue) -> None:
     page.on_change("requeue", lambda _, picks: _on_selected(page, queue, "requeue", picks))
     page.show(h("div", links, h("span", class_="grow"), settle, requeue, class_="section", style="margin-top:0"))
     query: dict[str, str | int] = {"state": state, "limit": 50, "value_max": 512, "after": page.query.get("after", "")}
-    found = await page.api.queue_messages(queue.topic, queue.queue, query)
+    try:
+        found = await page.api.queue_messages(queue.topic, queue.queue, query)
+    except ApiError as error:
+        if not error.is_missing_route or state != "ready":
+            raise
+        found = await page.api.peek(queue.topic, queue.queue, 50)
     if not found.messages:
         page.show(
             h("div", tables.empty(f"No messages are {STATES[state].lower()}", "Other states are above."), class_="card")

@@ -226,7 +226,7 @@ def failure(error: HeadraceError) -> Html:
     if isinstance(error, BrokerAway):
         return tables.empty("The broker does not answer", "The page shows it again as soon as it is back.")
     if isinstance(error, ApiError) and error.is_missing_route:
-        return tables.empty("This broker does not offer this", "It is of an older version. Update it to see this page.")
+        return tables.empty("This broker does not offer this", "Another version of it may: see its /openapi.json.")
     if isinstance(error, ApiError) and error.status in (401, 403):
         return tables.empty("You may not see this", explain(error))
     return h("div", explain(error), class_="note-box bad", role="alert")
