@@ -65,6 +65,17 @@ class NotAuthorized(HeadraceError):
         self.name = name
 
 
+class Unregistered(NotAuthorized):
+    """Nobody has registered that, and the broker asks for it."""
+
+    def __init__(self, resource: str, name: str) -> None:
+        super().__init__("USE", resource, name)
+        self.args = (
+            f"the {resource.lower()} '{name}' is not registered (registration = refuse). Ask for it in the console, or "
+            "by `headrace register`",
+        )
+
+
 class AuthenticationFailed(HeadraceError):
     """The client is not who it says, or did not show it."""
 

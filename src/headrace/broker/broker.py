@@ -17,7 +17,7 @@ from headrace.broker.audit import Audit
 from headrace.broker.audit_reader import AuditReader
 from headrace.broker.browse import Browser
 from headrace.broker.clients import Clients
-from headrace.broker.console import Documents, Lease
+from headrace.broker.console import Documents, Lease, Registrations
 from headrace.broker.consumed import Consumed
 from headrace.broker.deduplication import Deduplication
 from headrace.broker.deliveries import Deliveries
@@ -116,6 +116,11 @@ class Broker:
         self.clients = Clients()
         self.documents = Documents(runtime, log, self.topics, config)
         self.alert_lease = Lease()
+        self.registrations = Registrations(
+            runtime, self.documents, config.registration, lambda: self.security.notify(None)
+        )
+        if self.registrations.is_asked:
+            self.security.is_registered = self.registrations.allows
         # In the order in which they start.
         self._parts = (
             *(self.queues, self.groups, self.transactions, self.timer, self.deduplication, self.prepared),
@@ -129,7 +134,7 @@ class Broker:
 
     async def start(self) -> None:
         """Start the parts; the log must have started."""
-        for part in (self.dynamic, self.audit, self.security, self.topics, *self._parts):
+        for part in (self.dynamic, self.audit, self.security, self.topics, *self._parts, self.registrations):
             await part.start()
 
     async def follow(self) -> None:

@@ -54,6 +54,14 @@ class BrokerSettings(LogSettings, QuotaSettings, SecuritySettings, TopicLimits, 
     )
     searches_max: int = setting(4, "Searches at once; more are refused, to be tried again.", least=1)
 
+    # Registration.
+    registration: str = setting(
+        "allow",
+        "What happens where a topic is written to, or a group or queue read from, that nobody has registered and an "
+        "operator approved: allow, warn (it is logged and listed), or refuse.",
+        choices=("allow", "warn", "refuse"),
+    )
+
     # Figures.
     figures_interval_ms: int = setting(
         1_000, "How old the figures of `/v1/figures` may be: the broker is looked at no more often.", least=1

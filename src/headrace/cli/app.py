@@ -37,6 +37,7 @@ COMMANDS = {
     "search": "search:search",
     "timer": "timers:app",
     "alert": "alerts:app",
+    "register": "registrations:app",
     "client": "clients:app",
     "half": "half:app",
     "user": "users:app",

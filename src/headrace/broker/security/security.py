@@ -28,7 +28,7 @@ from headrace.broker.security.users import Users
 from headrace.broker.security.watches import OnRevoked, Watch, Watches
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.topics import Topics
-from headrace.errors import NotAuthorized
+from headrace.errors import NotAuthorized, Unregistered
 from headrace.log.interface import Log
 from headrace.runtime import Runtime
 
@@ -45,6 +45,8 @@ class Security:
 
     def __init__(self, runtime: Runtime, log: Log, topics: Topics, audit: Audit, config: BrokerSettings) -> None:
         self.audit = audit
+        self.is_registered: Callable[[Session, Operation, Resource, str], bool] | None = None
+        """Asked for what is allowed, where use without a registration is noted or refused."""
         self.on_changed: list[Callable[[str | None], None]] = []
         """Called after the rights of a user have changed, with its name as sessions have it (empty: of clients that are
         not authenticated); None: those of any user may have."""
@@ -93,6 +95,8 @@ class Security:
     def allows(self, session: Session, operation: Operation, resource: Resource, name: str) -> bool:
         """Whether a session may do that. A plain call; a refusal is counted, logged and audited here."""
         if self._decides(session, operation, resource, name):
+            if self.is_registered is not None and not self.is_registered(session, operation, resource, name):
+                return False
             if self.audit.has_reads and operation is Operation.READ:
                 self.audit.record(session, "read", resource, name)
             return True
@@ -104,6 +108,8 @@ class Security:
     def check(self, session: Session, operation: Operation, resource: Resource, name: str) -> None:
         """Raise NotAuthorized unless a session may do that."""
         if not self.allows(session, operation, resource, name):
+            if self.is_registered is not None and self._decides(session, operation, resource, name):
+                raise Unregistered(resource.name, name)
             raise NotAuthorized(operation.name, resource.name, name)
 
     def check_any(self, session: Session, *rights: tuple[Operation, Resource, str]) -> None:

@@ -29,6 +29,7 @@ from headrace.doors.http.api.handlers import (
     queues,
     quotas,
     redrive,
+    registrations,
     search,
     timers,
     topic_settings,
@@ -51,7 +52,7 @@ MODULES = (
     *(topics, topic_settings),
     *(groups, queues, dead_letters, redrive, timers, half),
     *(quotas, figures, clients, cluster),
-    alerts,
+    *(alerts, registrations),
     *(users, acls, audit),
 )
 ENDPOINTS = tuple(endpoints_of(*MODULES))

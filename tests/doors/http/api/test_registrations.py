@@ -1,0 +1,165 @@
+"""Registration: asked for, decided, and enforced at every door by what clients then can do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.doors.http.api.conftest import Served, serving
+
+from headrace.addresses import parse_address
+from headrace.client import Client, ClientError
+from headrace.config import Config
+from headrace.server import Server
+
+PATH = "/v1/registrations"
+TOPIC = {"kind": "topic", "topic": "orders", "owner": "shop", "contacts": ["a@example.org"], "rate": 5}
+CONSUMER = {"kind": "consumer", "topic": "orders", "group": "mail", "owner": "mailers"}
+
+
+async def asked(served: Served, body: dict[str, Any]) -> dict[str, Any]:
+    status, answer = await served.ask("POST", PATH, body)
+    assert status == 201, answer
+    return dict(answer)
+
+
+async def decided(served: Served, id: str, decision: str, **body: Any) -> dict[str, Any]:
+    status, answer = await served.ask("POST", f"{PATH}/{id}/{decision}", body)
+    assert status == 200, answer
+    return dict(answer)
+
+
+async def test_it_is_asked_for_listed_and_decided(served: Served):
+    topic = await asked(served, {**TOPIC, "retention_ms": 5_000, "partitions": 3})
+    assert (topic["state"], topic["owner"], topic["decided_ms"]) == ("requested", "shop", None)
+    consumer = await asked(served, CONSUMER)
+    status, answer = await served.ask("POST", PATH, CONSUMER)
+    assert (status, answer["error"]) == (409, "RegistrationExists")
+    _, listed = await served.ask("GET", f"{PATH}?search=mail&sort=owner")
+    assert ([each["id"] for each in listed["registrations"]], listed["mode"]) == ([consumer["id"]], "allow")
+    approved = await decided(served, topic["id"], "approve", reason="fine", create=True)
+    assert (approved["state"], approved["reason"]) == ("approved", "fine")
+    made = served.broker.topics.existing("orders")
+    assert (len(made.partitions), made.settings.retention_ms) == (3, 5_000)
+    # A consumer that was approved is watched.
+    await decided(served, consumer["id"], "approve")
+    _, rule = await served.ask("GET", f"/v1/alerts/rules/registration-{consumer['id']}")
+    assert (rule["scope"], rule["labels"]) == ({"group": "mail", "topic": "orders"}, {"owner": "mailers"})
+    await served.restart()
+    _, kept = await served.ask("GET", f"{PATH}?state=approved")
+    assert kept["total"] == 2
+    await decided(served, consumer["id"], "reject", reason="no more")
+    assert (await served.ask("GET", f"/v1/alerts/rules/registration-{consumer['id']}"))[0] == 404
+    # What was rejected can be asked for again.
+    await asked(served, CONSUMER)
+    assert (await served.ask("DELETE", f"{PATH}/{topic['id']}"))[0] == 200
+    assert (await served.ask("GET", f"{PATH}/{topic['id']}"))[0] == 404
+    assert served.broker.topics.get("orders") is not None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"kind": "x"},
+        {"topic": "a b"},
+        {"topic": ""},
+        {"owner": " "},
+        {"group": "g"},
+        {"contacts": "x"},
+        {"contacts": [1]},
+        {"contacts": ["x"] * 21},
+        {"rate": -1},
+        {"retention_ms": -2},
+        {"description": "x" * 2_001},
+        {"kind": "consumer"},
+    ],
+)
+async def test_what_is_no_registration(served: Served, wrong: dict[str, Any]):
+    assert (await served.ask("POST", PATH, {**TOPIC, **wrong}))[0] == 400
+
+
+# --- enforcement ------------------------------------------------------------------------------------------------------
+
+
+async def publish(served: Served, topic: str = "orders") -> tuple[int, str]:
+    status, answer = await served.ask("POST", f"/v1/topics/{topic}/messages", {"value": "x"})
+    return status, answer.get("error", "")
+
+
+async def unregistered(served: Served) -> list[tuple[str, str, str]]:
+    _, answer = await served.ask("GET", f"{PATH}/unregistered")
+    return [(each["kind"], each["topic"], each["group"]) for each in answer["uses"]]
+
+
+async def test_a_warning_refuses_nothing(tmp_path: Path):
+    async with serving(tmp_path, registration="warn") as served:
+        await served.topic("orders")
+        assert await publish(served) == (200, "")
+        assert await unregistered(served) == [("topic", "orders", "")]
+
+
+async def test_a_topic_is_refused_until_it_is_approved(tmp_path: Path):
+    async with serving(tmp_path, registration="refuse") as served:
+        await served.topic("orders")
+        assert (await publish(served))[0] in (401, 403)
+        assert await unregistered(served) == [("topic", "orders", "")]
+        id = (await asked(served, TOPIC))["id"]
+        assert (await publish(served))[0] in (401, 403)
+        await decided(served, id, "approve")
+        assert await publish(served) == (200, "")
+        # An admission that is kept ends with the registration.
+        await decided(served, id, "reject")
+        assert (await publish(served))[0] in (401, 403)
+        await decided(served, id, "approve")
+        await served.restart()
+        assert await publish(served) == (200, "")
+
+
+@asynccontextmanager
+async def all_doors(data: Path) -> AsyncIterator[Served]:
+    config = Config(
+        data=str(data), kafka="127.0.0.1:0", http="127.0.0.1:0", nsq="127.0.0.1:0", nsq_http="off", lookup="off",
+        lookup_http="off", rocketmq="off", rocketmq_namesrv="off", rocketmq_grpc="off", durability="async",
+        registration="refuse",
+    )  # fmt: skip
+    served = Served(Server(config))
+    await served.server.start()
+    try:
+        yield served
+    finally:
+        await served.server.stop()
+
+
+async def nsq_answer(served: Served, command: bytes) -> bytes:
+    place = parse_address(served.server.addresses["nsq"])
+    assert place is not None
+    reader, writer = await asyncio.open_connection(*place)
+    writer.write(b"  V2" + command)
+    try:
+        return await reader.readexactly(12)
+    finally:
+        writer.close()
+
+
+async def test_it_is_enforced_at_other_doors(tmp_path: Path):
+    async with all_doors(tmp_path) as served:
+        await served.broker.topics.create("orders", 1)
+        pub = b"PUB orders\n\x00\x00\x00\x01x"
+        async with Client(served.server.addresses["kafka"]) as client:
+            producer = client.producer()
+            with pytest.raises(ClientError, match=r"(?i)authoriz"):
+                await (await producer.send("orders", b"x"))
+            await producer.close(flush=False)
+            assert b"OK" not in await nsq_answer(served, pub)
+            assert b"OK" not in await nsq_answer(served, b"SUB orders mail\n")
+            for body in (TOPIC, CONSUMER):
+                await decided(served, (await asked(served, body))["id"], "approve")
+            async with client.producer() as other:
+                assert await (await other.send("orders", b"x"))
+            assert b"OK" in (await nsq_answer(served, pub))[4:]
+            assert b"OK" in (await nsq_answer(served, b"SUB orders mail\n"))[4:]
+        assert ("consumer", "orders", "mail") in await unregistered(served)
