@@ -326,7 +326,8 @@ class Accounts:
             # One that may not see tokens learns of none.
             self._may_tokens(session, Operation.CREATE_TOKENS, Operation.ALTER, token.user if token else "")
             if token is None:
-                raise UnknownToken(f"there is no token '{token_id[:64]}'. See `headrace token list`.")
+                # What was given may be a whole token, and so a secret.
+                raise UnknownToken("there is no token of that id. See `headrace token list`.")
             await self._store.write([self._token_table.drop((token_id,))])
         self._record(session, "token.revoke", token.user, token_id)
 

@@ -329,17 +329,17 @@ async def alter(call: Call, resource: Any, change: Change, validate_only: bool) 
         if validate_only:
             broker.topics.check_config(name, change)
         else:
-            await broker.topics.alter_config(name, change)
+            await broker.topics.alter_config(name, change, call.session)
     elif kind == Resource.BROKER:
         if name:
             check_node(name, broker.node_id, "itself")
         # By the number as it is written elsewhere: "01" is the same broker.
         whose = str(broker.node_id) if name else ""
-        await broker.dynamic.alter(Scope.BROKER, whose, change, validate_only=validate_only)
+        await broker.dynamic.alter(Scope.BROKER, whose, change, validate_only=validate_only, session=call.session)
     elif kind == Resource.GROUP:
         if not name:
             raise KafkaError(ErrorCode.invalid_request, "settings are changed group by group: name one")
-        await broker.dynamic.alter(Scope.GROUP, name, change, validate_only=validate_only)
+        await broker.dynamic.alter(Scope.GROUP, name, change, validate_only=validate_only, session=call.session)
     elif kind == Resource.BROKER_LOGGER:
         raise KafkaError(
             ErrorCode.invalid_request,

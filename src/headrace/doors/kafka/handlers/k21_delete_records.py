@@ -61,4 +61,6 @@ async def _trim(call: Call, name: str, index: int, offset: int) -> int:
     await partition.load()
     if offset < _HIGH_WATERMARK or offset > partition.high_watermark:
         raise OffsetOutOfRange(offset, partition.start, partition.high_watermark)
-    return await partition.trim(offset)
+    start = await partition.trim(offset)
+    call.broker.audit.record_topic(call.session, "trim", name, f"partition {index} to {start}")
+    return start

@@ -9,6 +9,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from headrace.broker.groups import Problem
 from headrace.broker.security import Operation, Resource
 from headrace.doors.kafka.call import Call
 
@@ -21,4 +22,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
 async def _delete(call: Call, name: str) -> int:
     if not call.allows(Operation.DELETE, Resource.GROUP, name):
         return ErrorCode.group_authorization_failed
-    return await call.broker.groups.delete(name)
+    problem = await call.broker.groups.delete(name)
+    if problem is Problem.NONE:
+        call.broker.audit.record(call.session, "group.delete", Resource.GROUP, name)
+    return problem

@@ -12,6 +12,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.groups import Problem
+from headrace.broker.security import Resource
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.partitions import find_partitions
 
@@ -26,4 +27,6 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
         return {"error_code": problem, "topics": ()}
     for (reply, _, _), its in zip(existing, problems, strict=True):
         reply["error_code"] = its
+    topics = " ".join(sorted({name for name, _ in places}))
+    call.broker.audit.record(call.session, "group.forget", Resource.GROUP, request.group_id, detail=topics)
     return {"error_code": ErrorCode.none, "topics": replies}

@@ -139,7 +139,7 @@ class NsqdHttp:
     async def _delete_topic(self, request: Request, parameters: Mapping[str, str]) -> None:
         topic = self._existing(required(parameters, "topic"))
         self._broker.quotas.take_mutate(request.session, len(topic.partitions))
-        await self._broker.topics.delete(topic.name, only=topic)
+        await self._broker.topics.delete(topic.name, only=topic, session=request.session)
 
     async def _empty_topic(self, request: Request, parameters: Mapping[str, str]) -> None:
         topic = self._existing(topic_name(parameters, "INVALID_TOPIC"))
@@ -148,10 +148,11 @@ class NsqdHttp:
             for partition in topic.partitions:
                 await partition.load()
                 await partition.trim(-1)
+            self._broker.audit.record_topic(request.session, "trim", topic.name, "all partitions")
 
     async def _pause_topic(self, request: Request, parameters: Mapping[str, str]) -> object:
         topic = self._existing(required(parameters, "topic"))
-        await self._broker.queues.pause_topic(topic.name, request.path == "/topic/pause")
+        await self._broker.queues.pause_topic(topic.name, request.path == "/topic/pause", request.session)
         return None
 
     def _existing(self, name: str) -> Topic:
@@ -168,13 +169,13 @@ class NsqdHttp:
 
     async def _delete_channel(self, request: Request, parameters: Mapping[str, str]) -> None:
         queue = self._channel(parameters)
-        await self._broker.queues.delete(queue.topic.name, queue.name)
+        await self._broker.queues.delete(queue.topic.name, queue.name, request.session)
 
     async def _empty_channel(self, request: Request, parameters: Mapping[str, str]) -> None:
-        await self._broker.queues.empty(self._channel(parameters))
+        await self._broker.queues.empty(self._channel(parameters), request.session)
 
     async def _pause_channel(self, request: Request, parameters: Mapping[str, str]) -> object:
-        await self._broker.queues.pause(self._channel(parameters), request.path == "/channel/pause")
+        await self._broker.queues.pause(self._channel(parameters), request.path == "/channel/pause", request.session)
         return None
 
     def _channel(self, parameters: Mapping[str, str]) -> Queue:

@@ -225,7 +225,8 @@ class FigureHandlers:
                     Code.INVALID_PARAMETER, f"{RESERVED_HOURS} must be a number of hours (got {hours[:40]!r})"
                 )
             given[RETENTION_MS] = str(int(hours) * HOUR_MS)
-        await self._broker.dynamic.alter(Scope.BROKER, "", lambda before: {**before, **given})
+        session = call.connection.session
+        await self._broker.dynamic.alter(Scope.BROKER, "", lambda before: {**before, **given}, session=session)
         call.answer()
 
 

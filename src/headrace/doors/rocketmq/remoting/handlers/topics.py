@@ -99,7 +99,7 @@ class TopicHandlers:
         if len(topic.partitions) < count:
             topic = await self._topics.grow(name, count, session)
         if change(topic.config) != topic.config:
-            await self._topics.alter_config(name, change)
+            await self._topics.alter_config(name, change, session)
 
     async def delete(self, call: Call) -> None:
         """DELETE_TOPIC_IN_BROKER: also where there is none, as by RocketMQ."""
