@@ -87,6 +87,9 @@ def subscribe(
     ] = None,
     key_file: Annotated[str | None, typer.Option("--key", metavar="FILE", help="The certificate's key (PEM).")] = None,
     insecure: Annotated[bool | None, typer.Option("--insecure", help="Accept any certificate.")] = None,
+    allow_private: Annotated[
+        bool | None, typer.Option("--allow-private", help="The URL's name may lead to private addresses.")
+    ] = None,
     config: Annotated[str, typer.Option(metavar="FILE", help="These settings in TOML, for several URLs.")] = "",
     name: Annotated[
         str | None, typer.Option(help="The application's name in `headrace app` (webhooks.TOPIC.GROUP).")

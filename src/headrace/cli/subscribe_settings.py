@@ -50,6 +50,7 @@ KINDS: dict[str, tuple[type, ...]] = {
     "cert_file": (str,),
     "key_file": (str,),
     "insecure": (bool,),
+    "allow_private": (bool,),
 }
 FORM = ("source", "type", "content_type", "structured")
 # An example of a message, for a dry run.

@@ -3,6 +3,7 @@
 signature.py  signing and verifying, by the Standard Webhooks scheme; nothing but the standard library
 event.py      a message as a CloudEvent over HTTP
 endpoint.py   one URL: a POST, and what its answer means
+targets.py    where requests may go: not into the private network around
 breaker.py    the circuit breaker of an endpoint
 hook.py       what one URL is given, and how
 pusher.py     an application of the framework whose handlers push

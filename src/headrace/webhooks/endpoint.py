@@ -17,6 +17,7 @@ from email.utils import parsedate_to_datetime
 from enum import Enum, auto
 
 import aiohttp
+from aiohttp.abc import AbstractResolver
 
 from headrace.redaction import redact_url
 from headrace.version import VERSION
@@ -90,10 +91,19 @@ def retry_after(value: str | None, now: float) -> float | None:
 class Endpoint:
     """Connections to one URL, kept for the next request."""
 
-    def __init__(self, url: str, timeout: float, parallel: int, tls: ssl.SSLContext | bool = True) -> None:
+    def __init__(
+        self,
+        url: str,
+        timeout: float,
+        parallel: int,
+        tls: ssl.SSLContext | bool = True,
+        resolver: AbstractResolver | None = None,
+    ) -> None:
+        """Names are looked up by a `resolver`; without one, wherever they lead is taken."""
         self.shown = redact_url(url)
         self._url = url
         self._parallel = parallel
+        self._resolver = resolver
         self._tls = tls
         self._seconds = timeout
         self._timeout = aiohttp.ClientTimeout(
@@ -102,7 +112,7 @@ class Endpoint:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Endpoint:
-        connector = aiohttp.TCPConnector(limit=self._parallel, ssl=self._tls)
+        connector = aiohttp.TCPConnector(limit=self._parallel, ssl=self._tls, resolver=self._resolver)
         self._session = aiohttp.ClientSession(
             connector=connector,
             timeout=self._timeout,

@@ -109,6 +109,8 @@ class Hook:
     cert_file: str = ""
     key_file: str = ""
     insecure: bool = False
+    allow_private: bool = False
+    """The name in the URL may lead to private addresses."""
 
     def __post_init__(self) -> None:
         """Raises ValueError."""

@@ -28,6 +28,7 @@ from headrace.webhooks.event import id_of, request_of
 from headrace.webhooks.figures import Collector, Figures
 from headrace.webhooks.hook import Hook
 from headrace.webhooks.signature import sign_with_keys
+from headrace.webhooks.targets import PublicResolver
 
 log = structlog.get_logger("headrace.webhooks")
 
@@ -51,7 +52,9 @@ class Pusher:
         """`in_place`: the system does not count the attempts, because messages are tried again where they stand."""
         self.hook = hook
         self.breaker = Breaker()
-        self.endpoint = Endpoint(hook.url, hook.timeout, hook.workers, hook.tls())
+        self.endpoint = Endpoint(
+            hook.url, hook.timeout, hook.workers, hook.tls(), None if hook.allow_private else PublicResolver()
+        )
         self.figures = Figures(hook.group, urlsplit(hook.url).hostname or "")
         self.gone = False
         self.stopped = False
