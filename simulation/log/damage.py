@@ -16,11 +16,15 @@ from simulation.faults import Killed
 from simulation.history import Violation, require
 from simulation.log.life import LogLife
 from simulation.log.model import LogModel, PartitionModel
+from simulation.log.searcher import LogSearcher
 from simulation.storage import FileNode
 from simulation.world import World
 
 NEVER = 1 << 40
-HINTS = (".index", ".timeindex")
+SEARCH_INDEX = ".search"
+HINTS = (".index", ".timeindex", SEARCH_INDEX)
+# Searches of each partition beside a damaged index.
+SEARCHES = 24
 
 
 class BitFlip:
@@ -74,6 +78,8 @@ class BitFlip:
                 await self._look_at_damage(life, model)
             else:
                 await life.verify(model)
+        if self._path.endswith(SEARCH_INDEX):
+            await LogSearcher(life).search_all(SEARCHES)
         if not last:
             self._world.machine.disk.die(Killed("damage"))
         await life.log.stop()

@@ -42,6 +42,15 @@ class LogSearcher:
                     self._life.excuse(error, model)
             await asyncio.sleep(rng.expovariate(1 / 0.02))
 
+    async def search_all(self, times: int) -> None:
+        """So many searches of each partition."""
+        rng = self._life.stream("searcher")
+        for model in self._life.known.partitions():
+            partition = await self._life.verify(model)
+            if partition is not None and partition.high_watermark > partition.start:
+                for _ in range(times):
+                    await self._check(rng, model, partition)
+
     async def _check(self, rng: random.Random, model: PartitionModel, partition: Partition) -> None:
         """A few steps of a search from anywhere, one way or the other."""
         key, backwards = b"key %d" % rng.randrange(KEYS), rng.random() < 0.4
