@@ -12,8 +12,10 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from unittest.mock import MagicMock
 
+from headrace.broker.security.rights import Inside, Open
 from headrace.doors.rocketmq.namesrv import handlers as namesrv
 from headrace.doors.rocketmq.remoting import handlers as remoting
+from headrace.doors.rocketmq.rights import BROKER, NAME_SERVER
 
 HERE = Path(__file__).parent
 STEPS = HERE.parent / "tests" / "java" / "rocketmq"
@@ -26,7 +28,7 @@ TO_CLIENTS = (
 # Why a code is refused: the first pattern that the name matches.
 REASONS = {
     "LITE|PARENT_TOPIC": "there are no lite topics",
-    "AUTH_": "there is no authentication at this door",
+    "AUTH_": "users and rules are managed by `headrace user` and `headrace acl`",
     "CONTROLLER|BROKER_EPOCH|ROLE_CHANGED|CLEAN_BROKER_DATA": "there is no controller: replicas have their own "
     "consensus",
     "ADD_BROKER|REMOVE_BROKER|MEMBER_GROUP|MIN_BROKER|HA_|MASTER_FLUSH": "there are no RocketMQ slaves or broker "
@@ -75,11 +77,12 @@ def requests_table() -> str:
         doors = ["broker"] * (number in broker) + ["name server"] * (number in name_server)
         doors += ["to clients"] * (name in TO_CLIENTS)
         if doors:
-            rows.append(f"| {number} | `{name}` | {', '.join(doors)} | {' '.join(_compared(name)) or '-'} |")
+            right = _right(number)
+            rows.append(f"| {number} | `{name}` | {', '.join(doors)} | {right} | {' '.join(_compared(name)) or '-'} |")
         else:
             reason = next(text for pattern, text in REASONS.items() if re.search(pattern, name))
             refused.setdefault(reason, []).append(f"`{name}` ({number})")
-    head = "| code | request | answered by | compared with RocketMQ 5.5 by |\n| --- | --- | --- | --- |\n"
+    head = "| code | request | answered by | takes | compared with RocketMQ 5.5 by |\n| --- | --- | --- | --- | --- |\n"
     head_refused = "\nRefused with `REQUEST_CODE_NOT_SUPPORTED`:\n\n| | |\n| --- | --- |\n"
     rest = "".join(f"| {reason} | {', '.join(names)} |\n" for reason, names in refused.items())
     return head + "\n".join(rows) + "\n" + head_refused + rest
@@ -105,6 +108,16 @@ def rpcs_table() -> str:
     every, served = rpcs()
     rows = [f"| `{name}` | {'answered' if name in served else 'refused (`UNIMPLEMENTED`)'} |\n" for name in every]
     return "| RPC | |\n| --- | --- |\n" + "".join(rows)
+
+
+def _right(number: int) -> str:
+    """What a request takes."""
+    declaration = BROKER.get(number) or NAME_SERVER.get(number)
+    if isinstance(declaration, Open):
+        return f"nothing: {declaration.why}"
+    if isinstance(declaration, Inside):
+        return declaration.where
+    return ", ".join(f"{each.operation.name} {each.resource.name.lower()}" for each in declaration or ()) or "-"
 
 
 def _compared(name: str) -> Iterator[str]:
