@@ -17,7 +17,7 @@ from headrace.broker.audit import Audit
 from headrace.broker.audit_reader import AuditReader
 from headrace.broker.browse import Browser
 from headrace.broker.clients import Clients
-from headrace.broker.console import Documents, Lease, Registrations
+from headrace.broker.console import Apps, Documents, Lease, Registrations
 from headrace.broker.consumed import Consumed
 from headrace.broker.deduplication import Deduplication
 from headrace.broker.deliveries import Deliveries
@@ -116,6 +116,7 @@ class Broker:
         self.clients = Clients()
         self.documents = Documents(runtime, log, self.topics, config)
         self.alert_lease = Lease()
+        self.apps = Apps(runtime, log, self.unpacking)
         self.registrations = Registrations(
             runtime, self.documents, config.registration, lambda: self.security.notify(None)
         )

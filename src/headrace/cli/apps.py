@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
 
 import typer
 
@@ -17,6 +18,7 @@ from headrace.cli.connect import connects
 from headrace.cli.options import Yes, assignments, extra, formats
 from headrace.cli.output import confirm, print_json
 from headrace.cli.output import show as show_rows
+from headrace.cli.over_http import Api, over_http
 from headrace.client import Client
 from headrace.errors import HeadraceError
 
@@ -382,3 +384,29 @@ async def forget(client: Client, name: Name, yes: Yes = False) -> None:
         confirm(f"Forget {name}: {len(keys)} records?")
     await registry.write(dict.fromkeys(keys))
     await registry.close()
+
+
+@app.command()
+@over_http
+def history(api: Api, name: Name) -> None:
+    """Lists the changes of an application's live settings, the newest first."""
+    show_rows(
+        api.get(f"/v1/apps/{quote(name, safe='')}/history")["changes"],
+        api.as_json,
+        {
+            "offset": "offset",
+            "at": lambda each: _moment(each["at_ms"]),
+            **{name: name for name in ("by", "subscription", "setting", "before", "after")},
+        },
+    )
+
+
+@app.command()
+@over_http
+def undo(
+    api: Api,
+    name: Name,
+    offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="As `app history` shows it.")],
+) -> None:
+    """Undoes a change of a live setting, unless it was changed again since."""
+    api.print_answer(api.ask("POST", f"/v1/apps/{quote(name, safe='')}/undo", {"offset": offset}))

@@ -17,6 +17,7 @@ from headrace.doors.http.api import errors
 from headrace.doors.http.api.handlers import (
     acls,
     alerts,
+    apps,
     audit,
     browse,
     clients,
@@ -52,7 +53,7 @@ MODULES = (
     *(topics, topic_settings),
     *(groups, queues, dead_letters, redrive, timers, half),
     *(quotas, figures, clients, cluster),
-    *(alerts, registrations),
+    *(apps, alerts, registrations),
     *(users, acls, audit),
 )
 ENDPOINTS = tuple(endpoints_of(*MODULES))
