@@ -58,6 +58,12 @@ async def test_a_consumer_gets_no_more_until_it_may(tmp_path: Path) -> None:
             async with await Wire.subscribed(door, "t", "c", ready=1, client_id="other") as other:
                 await other.message()
             assert quotas.figures[Kind.CONSUME].throttled == 1
+            # Neither is it because it has read what was sent.
+            (connection,) = (each for each in door.connections if each.session.client_id == "billing")
+            connection.pause_writing()
+            connection.resume_writing()
+            assert connection.consumer is not None
+            assert connection.consumer.held
             received = asyncio.ensure_future(consumer.message())
             quotas.apply(CLIENT, {})
             assert (await received).body
