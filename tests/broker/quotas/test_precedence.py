@@ -58,6 +58,11 @@ def test_the_most_particular_entity_counts(set_: dict[Entity, dict[Kind, int]], 
         table.put(entity, values)
     settings = {Kind.PRODUCE: produce, Kind.CONSUME: fetch}
     assert table.limits_clients == bool(set_ or produce or fetch)
+    for entity in set_:
+        table.put(entity, {Kind.TOPICS: 1})
+    assert table.limits_clients == bool(produce or fetch)
+    for entity, values in set_.items():
+        table.put(entity, values)
     for user in (*USERS, "other"):
         for client in (*CLIENTS, "other"):
             found = table.rates(user, client)

@@ -55,18 +55,20 @@ class QuotaTable:
         )
         self._of_addresses = _given({Kind.CONNECTIONS: config.quota_address_connections})
         self.entities: dict[Entity, Values] = {}
+        # Entities with a rate.
+        self._rated = 0
 
     @property
     def limits_clients(self) -> bool:
         """Whether there is any rate that a client may have to keep to."""
-        return bool(self._of_clients) or any(not RATES.isdisjoint(values) for values in self.entities.values())
+        return bool(self._of_clients) or self._rated > 0
 
     def put(self, entity: Entity, values: Values) -> None:
         """Set all quotas of an entity; none: it has no more."""
+        before = self.entities.pop(entity, {})
+        self._rated += (not RATES.isdisjoint(values)) - (not RATES.isdisjoint(before))
         if values:
             self.entities[entity] = dict(values)
-        else:
-            self.entities.pop(entity, None)
 
     def rates(self, user: str, client_id: str) -> dict[Kind, Limit]:
         """What a client must keep to. The broker's own settings are for each client id, as Kafka's were."""
