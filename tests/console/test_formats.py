@@ -77,6 +77,13 @@ def test_what_was_and_what_comes() -> None:
     assert formats.plural(2, "topic") == "2 topics"
 
 
+def test_figures_of_alerts_have_the_units_of_their_names() -> None:
+    assert formats.figure("group_lag_seconds", 90) == "1 min 30 s"
+    assert formats.figure("disk_used_percent", 91.23) == "91.2%"
+    assert formats.figure("error_rate", 5) == "5/s"
+    assert formats.figure("queue_depth", 12_345) == "12.3k"
+
+
 @given(st.floats(allow_nan=True, allow_infinity=True) | st.integers())
 def test_every_number_has_a_short_text(value: float) -> None:
     for form in (formats.count, formats.size, formats.rate, formats.byte_rate, formats.percent, formats.duration):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 
+from confluent_kafka import Producer
 from playwright.sync_api import Page, expect
 from tests.console.browser.conftest import ORDERS, Http, Running
+from tests.serve_process import ServeProcess
 from tests.waiting import wait_until
 
 
@@ -172,3 +174,85 @@ def test_a_delayed_message_is_cancelled(page: Page, console: Running, filled: Ht
     dialog(page).get_by_role("button", name="Cancel the message").click()
     wait_until(lambda: filled("GET", "/v1/timers")["timers"] == [])
     page.get_by_text("Nothing waits").wait_for()
+
+
+def test_a_connection_is_closed(page: Page, console: Running, filled: Http, broker: ServeProcess) -> None:
+    producer = Producer({"bootstrap.servers": broker.kafka, "client.id": "victim"})
+    producer.list_topics(timeout=30)
+    before = filled("GET", "/v1/clients?search=victim")["clients"]
+    assert before
+    go(page, console, "/clients")
+    page.get_by_label("Filter clients").fill("victim")
+    page.get_by_role("row").filter(has_text="victim").first.get_by_role("button", name="Close").click()
+    dialog(page).get_by_role("button", name="Close it").click()
+    ids = {each["id"] for each in before}
+    wait_until(lambda: ids - {each["id"] for each in filled("GET", "/v1/clients?search=victim")["clients"]})
+
+
+def test_rules_silences_and_channels_are_made_and_taken_away(page: Page, console: Running, filled: Http) -> None:
+    go(page, console, "/alerts?tab=rules")
+    page.get_by_role("button", name="New rule").click()
+    form = dialog(page)
+    form.get_by_label("Name", exact=True).fill("Mail piles up")
+    form.get_by_label("Figure", exact=True).select_option("queue_depth")
+    form.get_by_label("Threshold", exact=True).fill("5")
+    form.get_by_label("For at least, in seconds", exact=True).fill("0")
+    form.get_by_label("Queues", exact=True).fill("mai*")
+    form.get_by_role("button", name="Save").click()
+    page.get_by_role("cell", name="Mail piles up").wait_for()
+    rule = filled("GET", "/v1/alerts/rules/mail-piles-up")
+    assert (rule["figure"], rule["threshold"], rule["scope"]) == ("queue_depth", 5, {"queue": "mai*"})
+
+    # It fires while the page is open, and someone takes it.
+    go(page, console, "/alerts")
+    row = page.get_by_role("row").filter(has_text="Mail piles up").filter(has_text="queue mail")
+    row.get_by_role("button", name="Take it").click()
+    row.get_by_text("taken by", exact=False).wait_for()
+    row.get_by_role("button", name="Silence").click()
+    dialog(page).get_by_label("Why", exact=True).fill("lunch")
+    dialog(page).get_by_role("button", name="Silence").click()
+    (silence,) = wait_until(lambda: filled("GET", "/v1/alerts/silences")["silences"])
+    assert silence["matchers"] == {"rule": "mail-piles-up", "topic": "orders", "queue": "mail"}
+    go(page, console, "/alerts?tab=silences")
+    page.get_by_role("button", name="End").click()
+    page.get_by_text("No silences").wait_for()
+    assert filled("GET", "/v1/alerts/silences")["silences"] == []
+
+    go(page, console, "/alerts?tab=channels")
+    page.get_by_role("button", name="New channel").click()
+    form = dialog(page)
+    form.get_by_label("Name", exact=True).fill("hook")
+    form.get_by_label("Address", exact=True).fill("http://127.0.0.1:1/hook")
+    form.get_by_label("Secret", exact=True).fill("a secret of some length")
+    form.get_by_role("button", name="Save").click()
+    page.get_by_role("cell", name="hook", exact=True).wait_for()
+    assert filled("GET", "/v1/alerts/channels")["channels"][0]["secret_set"] is True
+    page.get_by_role("button", name="Test").click()
+    page.get_by_text("cannot be reached", exact=False).wait_for()
+    page.get_by_role("row").filter(has_text="hook").get_by_role("button", name="Delete").click()
+    dialog(page).get_by_role("button", name="Delete").click()
+    page.get_by_text("No channels").wait_for()
+
+    go(page, console, "/alerts?tab=history")
+    page.get_by_role("row").filter(has_text="acknowledged").filter(has_text="Mail piles up").wait_for()
+    go(page, console, "/alerts?tab=rules")
+    page.get_by_role("button", name="Remove Mail piles up").click()
+    dialog(page).get_by_role("button", name="Delete").click()
+    wait_until(lambda: filled.is_missing("/v1/alerts/rules/mail-piles-up"))
+
+
+def test_a_registration_is_asked_for_and_approved(page: Page, console: Running, filled: Http) -> None:
+    go(page, console, "/apps?tab=registrations")
+    page.get_by_role("button", name="Request a registration").click()
+    form = dialog(page)
+    form.get_by_label("Topic", exact=True).fill("invoices")
+    form.get_by_label("Owner", exact=True).fill("team-money")
+    form.get_by_label("Contacts", exact=True).fill("money@example.org")
+    form.get_by_role("button", name="Request", exact=True).click()
+    page.get_by_role("row").filter(has_text="invoices").get_by_role("button", name="Approve").click()
+    dialog(page).get_by_label("Reason", exact=True).fill("fine")
+    dialog(page).get_by_role("button", name="Approve").click()
+    page.get_by_role("row").filter(has_text="invoices").get_by_text("approved").wait_for()
+    (found,) = filled("GET", "/v1/registrations")["registrations"]
+    assert (found["topic"], found["owner"], found["state"]) == ("invoices", "team-money", "approved")
+    assert filled("GET", "/v1/topics/invoices")["topic"] == "invoices"

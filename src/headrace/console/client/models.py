@@ -369,17 +369,13 @@ class Transactions(Answer, frozen=True):
 
 
 class Client(Answer, frozen=True):
-    id: str | int
+    id: int
     door: str = ""
     address: str = ""
     user: str | None = None
     client_id: str | None = None
-    connected_ms: int | None = None
     age_ms: int | None = None
-    tls: Any = None
-    requests: int | None = None
-    in_flight: int | None = None
-    unread_bytes: int | None = None
+    tls: bool = False
 
 
 class Clients(Answer, frozen=True):

@@ -106,7 +106,9 @@ def _table(page: Page) -> Html:
         column("Alert", lambda a: a.name, "name"),
         column("What", lambda a: where(page, a), "clip"),
         column(
-            "Figure", lambda a: f"{a.figure} {formats.count(a.value)}, threshold {formats.count(a.threshold)}", "nowrap"
+            "Figure",
+            lambda a: f"{formats.figure(a.figure, a.value)}, threshold {formats.figure(a.figure, a.threshold)}",
+            "nowrap",
         ),
         column("For", lambda a: formats.duration(now - (a.fired or a.since)), "num"),
         column("State", state),
@@ -148,7 +150,7 @@ async def _rules(page: Page) -> None:
     columns = [
         column("", lambda r: tables.mark(r.severity, SEVERITY.get(r.severity, "")), "nowrap"),
         column("Rule", lambda r: r.name, "name"),
-        column("When", lambda r: h("code", f"{r.figure} {r.compare} {formats.count(r.threshold)}"), "nowrap"),
+        column("When", lambda r: h("code", f"{r.figure} {r.compare} {r.threshold:g}"), "nowrap"),
         column("Unit", lambda r: units.get(r.figure, "")),
         column("For", lambda r: formats.milliseconds(r.for_ms), "num"),
         column("Of, and who is told", _scope, "clip"),

@@ -32,13 +32,6 @@ async def build(page: Page) -> None:
         Column("Door", lambda c: tables.mark(c.door, "plain"), "", "door"),
         Column("Address", lambda c: h("code", c.address), "", "address"),
         Column("Connected for", lambda c: formats.milliseconds(c.age_ms), "num", "age_ms"),
-        Column("Requests", lambda c: formats.count(c.requests), "num"),
-        Column(
-            "Unread",
-            lambda c: formats.size(c.unread_bytes) if c.unread_bytes else "",
-            "num",
-            hint="Bytes of replies that the client has not read",
-        ),
         Column("TLS", lambda c: tables.mark("TLS", "good") if c.tls else h("span", "plain", class_="muted")),
         Column("", lambda c: page.button("Close", "kill", str(c.id), "tiny danger", Role.ADMIN), "act"),
     ]

@@ -184,7 +184,13 @@ async def life(page: Page) -> None:
         topic, partition, offset = parse_id(id)
     except ValueError:
         raise ConfigError(f"a message is named TOPIC/PARTITION/OFFSET (got {id!r})") from None
-    found = await page.api.life(topic, partition, offset)
+    try:
+        found = await page.api.life(topic, partition, offset)
+    except ApiError as error:
+        if not error.is_missing_route:
+            raise
+        message = await page.api.message(topic, partition, offset)
+        found = m.Life(message=message, hint="This broker tells the life of a message to the command below.")
     page.on("open", lambda which: open_message(page, which))
     actions = [
         copy_button("Copy link", page.link("/life", id=id)),

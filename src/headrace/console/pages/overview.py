@@ -120,7 +120,7 @@ def _problems(page: Page) -> Html:
         (
             each.severity,
             h("a", each.name, href=page.link("/alerts")),
-            f"{each.about}: {each.figure} is {formats.count(each.value)}",
+            f"{each.about}: {each.figure.replace('_', ' ')} {formats.figure(each.figure, each.value)}",
         )
         for each in firing[:10]
     ]

@@ -75,6 +75,9 @@ def chart(title: str, lines: Sequence[Line], form: Format, zone: tzinfo, span: i
     begin, end = min(times), max(max(times), min(times) + 1)
     if span:
         begin = min(begin, end - span)
+    # A console that has just begun to look shows that, and not an hour of nothing.
+    first = min(at for line in lines for at, value in line.points if value is not None)
+    begin = max(begin, min(first, end - max(span // 12, 60)))
     top = nice_top(max(known), 1024.0 if form in (size, byte_rate) else 10.0)
 
     def x_of(at: float) -> float:

@@ -135,3 +135,12 @@ def ago(ms: float | None, now_ms: float) -> str:
 def plural(number: int, one: str, many: str = "") -> str:
     """A number with its noun: 1 topic, 2 topics."""
     return f"{count(number)} {one if number == 1 else many or one + 's'}"
+
+
+def figure(name: str, value: float) -> str:
+    """A figure of an alert with its unit, which its name tells."""
+    if name.endswith("_seconds"):
+        return duration(value)
+    if name.endswith("_percent") or name == "throughput_drop":
+        return f"{count(round(value, 1))}%"
+    return rate(value) if name.endswith(("_rate", "_growth")) else count(value)
