@@ -199,7 +199,7 @@ def test_rules_silences_and_channels_are_made_and_taken_away(page: Page, console
     form.get_by_label("For at least, in seconds", exact=True).fill("0")
     form.get_by_label("Queues", exact=True).fill("mai*")
     form.get_by_role("button", name="Save").click()
-    page.get_by_role("cell", name="Mail piles up").wait_for()
+    page.get_by_role("cell", name="Mail piles up", exact=True).wait_for()
     rule = filled("GET", "/v1/alerts/rules/mail-piles-up")
     assert (rule["figure"], rule["threshold"], rule["scope"]) == ("queue_depth", 5, {"queue": "mai*"})
 

@@ -143,10 +143,13 @@ def _request(page: Page) -> None:
         if answer.get("retention_ms"):
             body["retention_ms"] = int(answer["retention_ms"])
         await page.api.request_registration(body)
-        page.go("/apps", tab="registrations")
 
-    async def stay() -> None:
-        pass
+    async def look() -> None:
+        # An address that is open already is not built anew by going there.
+        if page.query.get("tab") == "registrations":
+            await page.reload()
+        else:
+            page.go("/apps", tab="registrations")
 
     ask(
         page,
@@ -157,7 +160,7 @@ def _request(page: Page) -> None:
         verb="Request",
         is_wide=True,
         done="It is requested.",
-        again=stay,
+        again=look,
     )
 
 
