@@ -478,6 +478,13 @@ class TransactionCoordinator:
             raise UnknownTransactionalId(f"there is no transactional id {transactional_id!r}")
         return entry.now
 
+    async def abort(self, transactional_id: str) -> None:
+        """An administrator's end for a transaction that is open: it is aborted, and its producer fenced. Raises
+        UnknownTransactionalId or PartitionOffline."""
+        seen = await self.describe(transactional_id)
+        if seen.status is Status.ONGOING:
+            await self._in_turn(transactional_id, self._abort_late(transactional_id, seen))
+
     async def list(self) -> list[tuple[str, Transaction]]:
         """ListTransactions: all of them."""
         await self.load()

@@ -80,9 +80,10 @@ async def test_a_declared_right_is_asked_for_first(closed: Served, endpoint: End
             security.set_rules(granted(*(each for each in needed if each != left_out)))
             status, answer = await closed.ask(operation.method, path)
             assert (status, answer["error"]) == (403, "NotAuthorized"), (topic, left_out)
+            kind = left_out[1].name.lower().replace("_", " ")
             assert answer["message"].replace(topic, "T") == (
                 f"not authorized: this takes the right {left_out[0].name} on the "
-                f"{left_out[1].name.lower()} '{left_out[2].replace(topic, 'T')}'. An administrator grants it: see "
+                f"{kind} '{left_out[2].replace(topic, 'T')}'. An administrator grants it: see "
                 "`headrace acl grant`"
             )
         security.set_rules(granted(*needed))

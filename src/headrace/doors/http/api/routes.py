@@ -35,7 +35,9 @@ from headrace.doors.http.api.handlers import (
     timers,
     topic_settings,
     topics,
+    transactions,
     users,
+    whoami,
 )
 from headrace.doors.http.api.openapi import document
 from headrace.doors.http.api.operations import endpoints_of, paths_of
@@ -51,8 +53,8 @@ DOCUMENT = "/openapi.json"
 MODULES = (
     *(publish, browse, search),
     *(topics, topic_settings),
-    *(groups, queues, dead_letters, redrive, timers, half),
-    *(quotas, figures, clients, cluster),
+    *(groups, queues, dead_letters, redrive, timers, half, transactions),
+    *(quotas, figures, clients, cluster, whoami),
     *(apps, alerts, registrations),
     *(users, acls, audit),
 )
