@@ -13,7 +13,8 @@ A door passes with an adapter, a test class of some 30 lines (`adapter.py` has w
         flags = ("--line", "127.0.0.1:0")       # how it is opened
         program = ("examples/line_door.py",)    # only if `headrace serve` does not have it
         client = LineClient
-        errors = {"full": "FULL", "too large": "TOO_LARGE", "bad name": "BAD_TOPIC", "own topic": "BAD_TOPIC"}
+        errors = {"full": "FULL", "too large": "TOO_LARGE", "bad name": "BAD_TOPIC", "own topic": "BAD_TOPIC",
+                  "not allowed": "NOT_ALLOWED"}     # to a client that has not shown who it is
         lacks = {"deduplication": "its lines have no ids", "queues": "it publishes only", ...}
 
 `errors` are patterns of what the door says in its protocol's own terms. `lacks` says which of `CAPABILITIES` the door
@@ -28,6 +29,8 @@ have another. What a door was given is looked at through Kafka's door and HTTP's
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -69,6 +72,13 @@ GARBAGE = (
 LIMIT = 10_000
 """Of a topic whose messages must be small."""
 FIRST_FLAGS = ("--nsq", "127.0.0.1:0", "--http", "127.0.0.1:0")
+
+
+def _command(*words: object) -> None:
+    """Run `headrace`."""
+    line = (sys.executable, "-m", "headrace.cli", *map(str, words))
+    done = subprocess.run(line, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 class Conformance:
@@ -204,6 +214,25 @@ class Conformance:
             publisher.publish(topic, b"x" * 2 * LIMIT)
         publisher.publish(topic, b"after")
         assert reference.values(topic) == [b"before", b"after"]
+
+    def test_a_publish_takes_a_right_as_long_as_there_is_one(self, tmp_path: Path) -> None:
+        """What the client may not write is refused in the protocol's own terms, whether it is there or not; a right
+        that is revoked is none, also for a client that has used it."""
+        data, password = tmp_path / "data", tmp_path / "password"
+        password.touch(0o600)
+        password.write_text("a long secret\n")
+        _command("user", "create", "admin", "--role", "admin", "--password-file", password, "--data", data)
+        _command("acl", "grant", "ANONYMOUS", "write,create", "topic", "mine", "--data", data)
+        _command("acl", "grant", "ANONYMOUS", "describe,create", "topic", "seen", "--data", data)
+        with self.serving(data, "--authorization", "on") as broker, self.publishing(broker) as publisher:
+            publisher.publish("mine", b"one")
+            for name in ("other", "seen"):
+                with self.publishing(broker) as another, self.refuses("not allowed"):
+                    another.publish(name, b"x")
+            admin = ("--user", "admin", "--password-file", password, "--http", broker.addresses["http"])
+            _command("acl", "revoke", "ANONYMOUS", "write", "topic", "mine", *admin)
+            with self.refuses("not allowed"):
+                publisher.publish("mine", b"two")
 
     @pytest.mark.parametrize("name", ["bad$name", "x" * 250])
     def test_a_name_that_no_topic_can_have_is_refused(

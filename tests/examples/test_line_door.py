@@ -92,6 +92,7 @@ class TestLine(Conformance):
     client = LineClient
     consumer = LineConsumer
     errors: ClassVar = {
+        "not allowed": "NotAuthorized",
         "full": "TopicFull",
         "too large": "BatchTooLarge",
         "bad name": "InvalidTopic",

@@ -84,6 +84,7 @@ class TestKafka(Conformance):
     door = "kafka"
     client = KafkaClient
     errors: ClassVar = {
+        "not allowed": "TOPIC_AUTHORIZATION_FAILED",
         "full": "POLICY_VIOLATION",
         "too large": "MSG_SIZE_TOO_LARGE",
         "bad name": "TOPIC_EXCEPTION",

@@ -49,6 +49,7 @@ class TestRocketMq(Conformance):
     flags = ("--rocketmq", "127.0.0.1:0")
     client = RocketMqClient
     errors: ClassVar = {
+        "not allowed": "NO_PERMISSION",
         "full": "SYSTEM_BUSY",
         "too large": "MESSAGE_ILLEGAL",
         "bad name": "INVALID_PARAMETER",

@@ -46,6 +46,7 @@ class TestHttp(Conformance):
     door = "http"
     client = HttpClient
     errors: ClassVar = {
+        "not allowed": "401 .*Unauthenticated",
         "full": "503 .*TopicFull",
         "too large": "413 .*BatchTooLarge",
         "bad name": "400 .*InvalidTopic",

@@ -69,6 +69,7 @@ class TestNsq(Conformance):
     client = NsqClient
     consumer = NsqConsumer
     errors: ClassVar = {
+        "not allowed": "E_AUTH_FIRST",
         "full": "E_(M|D)?PUB_FAILED",
         "too large": "E_BAD_(MESSAGE|BODY)",
         "bad name": "E_BAD_TOPIC",

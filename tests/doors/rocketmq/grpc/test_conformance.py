@@ -75,6 +75,7 @@ class TestRocketMqGrpc(Conformance):
     client = GrpcClient
     consumer = GrpcConsumer
     errors: ClassVar = {
+        "not allowed": "FORBIDDEN",
         "full": "TOO_MANY_REQUESTS",
         "too large": "MESSAGE_BODY_TOO_LARGE",
         "bad name": "ILLEGAL_TOPIC",
