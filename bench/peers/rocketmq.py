@@ -52,6 +52,11 @@ class RocketMq(Process):
         self.namesrv_port = 0
         self.grpc_port = 0
 
+    @property
+    def pids(self) -> list[int]:
+        """The broker, and the proxy if there is one."""
+        return [each.pid for each in self._running[1:]]
+
     def start(self) -> float:
         folder = self.make_folder()
         self.namesrv_port, self.port = free_port(), free_port()

@@ -1,4 +1,4 @@
-"""LogSearcher: asks the search indexes, reads everything that they speak of, and holds the two against each other."""
+"""LogSearcher: asks the search indexes, reads everything that they cover, and compares the two."""
 
 from __future__ import annotations
 
@@ -59,40 +59,40 @@ class LogSearcher:
         at = rng.choice((start + 1 if backwards else start, end if backwards else end - 1, rng.randint(start + 1, end)))
         at = max(at, start + 1) if backwards else min(at, end - 1)
         for _ in range(4):
-            told = await self._life.log.local(partition).suspects(question, at, backwards=backwards)
-            self._life.world.note(f"search {model} {told.first} {told.after} {told.batches}")
+            answer = await self._life.log.local(partition).suspects(question, at, backwards=backwards)
+            self._life.world.note(f"search {model} {answer.first} {answer.after} {answer.batches}")
             moved = partition.start > start
             require(
-                told.after == at and (told.first < at or moved)
+                answer.after == at and (answer.first < at or moved)
                 if backwards
-                else (told.first == at or moved) and at < told.after <= partition.high_watermark,
-                f"{model}: a search at {at} was told of {told.first} to {told.after}",
+                else (answer.first == at or moved) and at < answer.after <= partition.high_watermark,
+                f"{model}: a search at {at} was answered with {answer.first} to {answer.after}",
             )
-            if told.batches is not None:
-                await self._compare(model, partition, told, key)
+            if answer.batches is not None:
+                await self._compare(model, partition, answer, key)
             start = partition.start
-            at = told.first if backwards else told.after
+            at = answer.first if backwards else answer.after
             if not start < at < partition.high_watermark:
                 return
 
-    async def _compare(self, model: PartitionModel, partition: Partition, told: Suspects, key: bytes) -> None:
+    async def _compare(self, model: PartitionModel, partition: Partition, answer: Suspects, key: bytes) -> None:
         """Whether every batch with the key is among those that the index names."""
-        assert told.batches is not None
-        offset = max(told.first, partition.start)
-        while offset < told.after:
+        assert answer.batches is not None
+        offset = max(answer.first, partition.start)
+        while offset < answer.after:
             found = await self._life.reader.batches(model, partition, offset, look=False, limit=20)
             if not found:
                 return
             for header, body in found:
-                if header.base_offset >= told.after:
+                if header.base_offset >= answer.after:
                     return
-                if header.is_control or header.base_offset < told.first or not header.record_count:
+                if header.is_control or header.base_offset < answer.first or not header.record_count:
                     continue
                 whole = HEADER.pack(*header) + body[HEADER_BYTES - CRC_AT :]
                 keys = {each[2] for each in records.parse(whole, BATCH_MAX)}
                 require(
-                    key not in keys or header.base_offset in told.batches,
-                    f"{model}: the index names {list(told.batches)} of {told.first} to {told.after}, and the batch at "
-                    f"{header.base_offset} has the key, too",
+                    key not in keys or header.base_offset in answer.batches,
+                    f"{model}: the index names {list(answer.batches)} from {answer.first} to {answer.after}: the batch "
+                    f"at {header.base_offset} has the key, too",
                 )
             offset = found[-1][0].last_offset + 1

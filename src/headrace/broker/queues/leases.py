@@ -1,8 +1,8 @@
 """Leases: messages that belong to a queue's group and to no connection, until they are settled or their time is over.
 
-A consumer (`consumer.py`) has its messages while its connection lasts. What is received here is the group's: whoever
-has the handle of a message settles it, from any connection, or lets its lease end sooner or later, by any time. Leases
-lie in the ledger (`ledger.py`) with the rest of a queue's state, and so outlive the broker: a stop keeps all, and a
+A consumer (`consumer.py`) has its messages while its connection lasts. What is received here belongs to the group: a
+client with the handle of a message settles it, from any connection, or changes the end of its lease to any time. Leases
+are in the ledger (`ledger.py`) with the rest of a queue's state, and so outlive the broker: a stop keeps all, and a
 crash those that were received one `queue_flush_ms` before it.
 
 A handle names the attempt and the end of the lease, and the last bits of that end are those of the log's epoch, which
@@ -321,7 +321,7 @@ class QueueLeases:
         return handle._replace(until_ms=later)
 
     def give_back(self, handle: Handle, delay_ms: int = 0, error: str = "") -> bool:
-        """Let a message be ready again after a delay; 0: at once, or by the queue's retry ladder. False where the
+        """Let a message be ready again after a delay; 0: at once, or by the queue's retry schedule. False where the
         handle is stale."""
         found = self._find(handle)
         if found is None:

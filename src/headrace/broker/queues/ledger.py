@@ -11,8 +11,8 @@ the clock scans only the pages that are due.
 A cell: bits 0-2 the state, bit 3 whether it has changed since it was last written down, bits 4-19 the attempts; above
 them, for a deferred message, the time at which it is due (ms since 1970, 44 bits), and for one in flight its consumer
 (16 bits) and the low 28 bits of its deadline in ms, which is why no deadline may lie more than a day ahead. One that is
-leased has no consumer: like a deferred one it has the whole time at which its lease ends, and whoever names the attempt
-and that time settles it.
+leased has no consumer: like a deferred one it has the whole time at which its lease ends, and a client that names the
+attempt and that time settles it.
 
 What is written down (`drain`, `begin`, `images`, `apply`) are runs of equal cells as varints. A lease is written, and
 outlives the process. Being in flight is never written: after a crash such a message is ready again, with one attempt
@@ -76,7 +76,7 @@ UNSETTLED = cython.declare(cython.ulonglong, 8)
 ATTEMPTS_END = cython.declare(cython.longlong, 65_535)
 DUE_MAX = cython.declare(cython.longlong, (1 << 44) - 1)
 NUMBER_MAX = cython.declare(cython.ulonglong, (1 << 62) - 1)
-# What is handed out, and passed over, between two flushes is far less: a word that says more is not believed.
+# What is handed out, and passed over, between two flushes is far less: a record with more is rejected.
 GROWTH_MAX = cython.declare(cython.longlong, 1 << 26)
 PASSED_MAX = cython.declare(cython.longlong, 1 << 34)
 
@@ -114,7 +114,7 @@ class Ledger:
         self.floor = floor
         self.cursor = floor
         self.attempts_max = attempts_max
-        """Whoever asks for a message again after this many attempts condemns it; 0: never."""
+        """A request for a message again after this many attempts condemns it; 0: never."""
         self.ready = 0
         self.in_flight = 0
         self.deferred = 0
@@ -484,7 +484,7 @@ class Ledger:
     def lease(
         self, offset: cython.longlong, owner: cython.longlong, attempt: cython.longlong, until: cython.longlong
     ) -> bool:
-        """A message that is in flight to `owner` as that attempt is nobody's until then, but leased."""
+        """A message that is in flight to `owner` as that attempt has no consumer until then, but is leased."""
         index: cython.longlong = self.owned(offset, owner, attempt)
         if index < 0:
             return False
@@ -529,7 +529,7 @@ class Ledger:
         self.give_back(self.find(offset >> SHIFT), index, attempt, due)
         return True
 
-    def end_leases(self, now: cython.longlong, ladder: Any) -> list[tuple[int, int]]:
+    def end_leases(self, now: cython.longlong, schedule: Any) -> list[tuple[int, int]]:
         """`expire`, of leases: offset and attempt of each."""
         found: list = []  # type: ignore[type-arg]
         page: Page
@@ -549,7 +549,7 @@ class Ledger:
                     until = cell >> DUE_SHIFT
                     if until <= now:
                         attempt = (cell >> ATTEMPT_SHIFT) & ATTEMPT_MASK
-                        delay = delay_of(ladder, attempt)
+                        delay = delay_of(schedule, attempt)
                         self.give_back(page, index, attempt, now + delay if delay else 0)
                         found.append(((page.number << SHIFT) + index, attempt))
                     elif until < earliest:
@@ -561,7 +561,7 @@ class Ledger:
     # --- time ---
 
     def release(self, owner: cython.longlong) -> list[int]:
-        """A consumer has gone: what it had is ready again (or condemned). The offsets."""
+        """A consumer has left: what it had is ready again (or condemned). The offsets."""
         found: list = []  # type: ignore[type-arg]
         page: Page
         index: cython.Py_ssize_t
@@ -596,8 +596,8 @@ class Ledger:
                 index += 1
         return found
 
-    def expire(self, now: cython.longlong, ladder: Any) -> list[tuple[int, int, int]]:
-        """Give back what has passed its deadline, after the delay (ms) that `ladder` has for its attempt: offset,
+    def expire(self, now: cython.longlong, schedule: Any) -> list[tuple[int, int, int]]:
+        """Give back what has passed its deadline, after the delay (ms) that `schedule` has for its attempt: offset,
         owner and attempt of each."""
         found: list = []  # type: ignore[type-arg]
         page: Page
@@ -618,7 +618,7 @@ class Ledger:
                     left = ((cell >> DEADLINE_SHIFT) + DEADLINE_MASK + 1 - (clock & DEADLINE_MASK)) & DEADLINE_MASK
                     if left == 0 or left > HALF:
                         attempt = (cell >> ATTEMPT_SHIFT) & ATTEMPT_MASK
-                        delay = delay_of(ladder, attempt)
+                        delay = delay_of(schedule, attempt)
                         self.give_back(page, index, attempt, now + delay if delay else 0)
                         found.append(((page.number << SHIFT) + index, (cell >> DUE_SHIFT) & OWNER_MASK, attempt))
                     elif cython.cast(cython.longlong, left) < earliest:
@@ -795,7 +795,7 @@ class Ledger:
                 self.change(page, offset & INDEX, page.cells[offset & INDEX] | S_BLOCKED)
 
     def condemn(self, offset: cython.longlong) -> None:
-        """A message that nobody holds goes to the dead, whatever its attempts."""
+        """Condemn a message that no consumer holds, whatever its attempts."""
         page: Page
         cell: cython.ulonglong
         if offset >= self.cursor:
@@ -865,7 +865,7 @@ class Ledger:
         return found
 
     def skip_below(self, start: cython.longlong) -> int:
-        """Everything below `start` is done: the log has no more of it, or nobody wants it. How many messages that
+        """Everything below `start` is done: the log has no more of it, or no reader wants it. How many messages that
         settles that were handed out once and not settled; what lay above the cursor is not among them."""
         before: cython.Py_ssize_t = self.unsettled()
         if start <= self.floor:
@@ -1126,7 +1126,7 @@ class Ledger:
     @cython.cfunc
     @cython.exceptval(-1)
     def grow(self, cursor: cython.longlong) -> cython.int:
-        """Raise the cursor over messages that were handed out: ready, until something else is said of them."""
+        """Raise the cursor over messages that were handed out: ready, until another state is set."""
         page: Page
         end: cython.longlong
         while self.cursor < cursor:
@@ -1236,9 +1236,9 @@ class Ledger:
         return page
 
 
-def delay_of(ladder: Any, attempt: int) -> int:
-    """The delay after an attempt (from 1) that a retry ladder has; its last step repeats."""
-    return ladder[min(attempt, len(ladder)) - 1] if ladder else 0
+def delay_of(schedule: Any, attempt: int) -> int:
+    """The delay after an attempt (from 1) that a retry schedule has; its last step repeats."""
+    return schedule[min(attempt, len(schedule)) - 1] if schedule else 0
 
 
 @cython.cfunc
