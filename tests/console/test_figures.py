@@ -80,6 +80,25 @@ def test_percentiles_are_of_the_last_minute() -> None:
     assert percentile([4, 0, 0, 0], BOUNDS, 0.5) == 0.0005
 
 
+def test_the_pace_of_a_group_is_that_of_half_a_minute() -> None:
+    columns = {"groups": ["group", "topic", "committed"]}
+
+    def at(ms: int, committed: int) -> FigurePage:
+        rows = {"groups": [["billing", "orders", committed]]}
+        return FigurePage(version=str(ms), at_ms=ms, columns=columns, names={"groups": 2}, rows=rows)
+
+    table = FigureTable()
+    for second in range(0, 60, 2):
+        # It commits every five seconds, and reads ten a second.
+        table.take([at(1_000 * (second + 1), 50 * (second // 5))])
+        assert second >= 10 or table.pace("billing") is None
+    assert 8 <= (table.pace("billing") or 0) <= 12
+    assert table.row("groups", "billing", "orders")["committed_rate"] in (0, 25)
+    # Its offsets were reset: it has not read backwards.
+    table.take([at(62_000, 0)])
+    assert table.pace("billing") == 0
+
+
 def test_ages_go_on_without_news() -> None:
     table = FigureTable()
     table.take([page(1_000, [], full=True)])

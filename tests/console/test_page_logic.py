@@ -30,13 +30,14 @@ def group(members: int, *lags: int, member: str | None = "m") -> GroupDetail:
         (group(0, 50, member=None), 0, 5, "bad", "no members"),
         (group(2, 50, 0, member=None), 3, 5, "bad", "No member reads the 1 partition"),
         (group(1, 50), 0, 5, "bad", "read nothing"),
+        (group(1, 50), None, 5, "warn", "shows in some seconds"),
         (group(1, 50), 5, 50, "bad", "come faster (50/s) than the group reads (5/s)"),
         (group(2, 900, 10), 50, 50, "warn", "Most of the lag is in orders/0"),
         (group(1, 100), 20, 10, "warn", "level in about 10 s"),
         (group(1, 100), 10, 10, "warn", "keeps pace"),
     ],
 )
-def test_why_a_group_is_behind(of: GroupDetail, reads: float, arrives: float, kind: str, words: str) -> None:
+def test_why_a_group_is_behind(of: GroupDetail, reads: float | None, arrives: float, kind: str, words: str) -> None:
     lag = sum(each.lag or 0 for each in of.partition_list)
     found = why_behind(of, reads, arrives, lag)
     assert found[0] == kind

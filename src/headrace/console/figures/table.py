@@ -37,6 +37,8 @@ SPARK: Mapping[str, str] = {
 SPARK_POINTS = 40
 LATENCY_SECONDS = 60.0
 """Percentiles are of the requests of so long."""
+PACE_SECONDS = 30.0
+"""Groups commit every five seconds by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class FigureTable:
         self._moving: set[tuple[str, Key]] = set()
         """Rows with a rate that is not 0: it is, once a sample has no news of them."""
         self._sparks: dict[tuple[str, Key], deque[float]] = {}
+        self._commits: dict[Key, deque[tuple[int, float]]] = {}
         self._buckets: dict[Key, deque[tuple[int, list[int]]]] = {}
 
     def take(self, pages: list[FigurePage]) -> list[Change]:
@@ -88,6 +91,7 @@ class FigureTable:
         self._settle(changed)
         self.version, self.at_ms = pages[-1].version, at_ms
         self._measure(pages[-1].latency_bounds)
+        self._follow()
         self._draw()
         return [Change(kind, key, numbers(self._rows[kind][key])) for kind, key in changed if key in self._rows[kind]]
 
@@ -135,6 +139,27 @@ class FigureTable:
             for name, share in (("p50_ms", 0.5), ("p99_ms", 0.99)):
                 seconds = percentile(grown, bounds, share)
                 row[name] = None if seconds is None else seconds * 1000
+
+    def _follow(self) -> None:
+        """How far each group has come. Clients commit every few seconds: two samples say nothing of their pace."""
+        commits: dict[Key, deque[tuple[int, float]]] = {}
+        for key, row in self._rows["groups"].items():
+            kept = commits[key] = self._commits.get(key) or deque()
+            kept.append((self.at_ms, number(row, "committed")))
+            while self.at_ms - kept[0][0] > PACE_SECONDS * 1000:
+                kept.popleft()
+        self._commits = commits
+
+    def pace(self, group: str) -> float | None:
+        """Messages a second that a group has read in the last half minute; None: it is not watched for long enough."""
+        total = 0.0
+        for key, kept in self._commits.items():
+            if key[0] == group:
+                seconds = (kept[-1][0] - kept[0][0]) / 1000
+                if seconds < PACE_SECONDS / 3:
+                    return None
+                total += max(kept[-1][1] - kept[0][1], 0.0) / seconds
+        return total
 
     def _draw(self) -> None:
         for kind, name in SPARK.items():

@@ -66,7 +66,7 @@ async def build(page: Page) -> None:
     page.show(h("div", h("h2", "Partitions"), class_="section"), _partitions(page, group))
 
 
-def why_behind(group: m.GroupDetail, read_rate: float, in_rate: float, lag: float) -> tuple[str, str]:
+def why_behind(group: m.GroupDetail, read_rate: float | None, in_rate: float, lag: float) -> tuple[str, str]:
     """Why a group is behind, in words, and how bad that is."""
     if lag <= 0:
         return "good", "The group has read everything."
@@ -79,7 +79,9 @@ def why_behind(group: m.GroupDetail, read_rate: float, in_rate: float, lag: floa
             f"No member reads the {formats.plural(len(idle), 'partition')} that are behind. Look at the "
             "members' logs and subscriptions.",
         )
-    if read_rate <= 0 and lag > 0:
+    if read_rate is None:
+        return "warn", "How fast the group reads shows in some seconds: it commits only now and then."
+    if read_rate <= 0:
         return "bad", "The members read nothing: they are stuck in a message, or do not commit."
     if in_rate > read_rate * 1.05:
         return "bad", (
@@ -104,11 +106,12 @@ def why_behind(group: m.GroupDetail, read_rate: float, in_rate: float, lag: floa
     return "warn", "It keeps pace, at this distance."
 
 
-def _rates(page: Page, group: m.GroupDetail) -> tuple[float, float]:
+def _rates(page: Page, group: m.GroupDetail) -> tuple[float | None, float]:
     """How fast the group reads, and how fast its topics grow."""
     table = page.sampler.table
-    read = sum(number(row, "committed_rate") for row in table.group(group.group))
-    return read, sum(number(table.row("topics", topic), "messages_in_rate") for topic in group.topics)
+    return table.pace(group.group), sum(
+        number(table.row("topics", topic), "messages_in_rate") for topic in group.topics
+    )
 
 
 def _verdict(page: Page, group: m.GroupDetail) -> Html:
