@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.console.client.models import App, AppDetail, GroupDetail, GroupPartition, LiveSetting, Message, Rule
+from headrace.console.client.models import AppDetail, GroupDetail, GroupPartition, LiveSetting, Message, Rule
 from headrace.console.pages.alerts import id_of, rule_body
 from headrace.console.pages.app import current
+from headrace.console.pages.app import parsed as live
 from headrace.console.pages.browse import key_of, parse_id, pretty, value_of
 from headrace.console.pages.group import target, why_behind
 from headrace.console.pages.queue import parsed, shown
@@ -76,13 +77,19 @@ def test_messages_are_shown_as_they_fit() -> None:
 
 
 def test_the_value_of_a_live_setting_is_what_counts_now() -> None:
-    code = [{"name": "orders", "topic": "orders", "values": {"workers": 8}}]
+    code = [{"topic": "orders", "group": "shop", "tuning": {"workers": 8, "ladder": [1.0, 5.0]}}]
     app = AppDetail(app="shop", subscriptions=code)
     assert current(app, "workers", "") == "8"
-    set_ = AppDetail(app="shop", subscriptions=code, live=[LiveSetting(setting="workers", value="16")])
+    set_ = AppDetail(app="shop", subscriptions=code, live=[LiveSetting(setting="workers", value=16)])
     assert current(set_, "workers", "") == "16"
     assert current(set_, "rate", "") == ""
-    assert isinstance(app, App)
+    assert current(app, "ladder", "orders/shop") == "[1.0, 5.0]"
+    assert current(app, "workers", "other/shop") == ""
+    assert live("workers", "16") == 16
+    assert (live("pause", "true"), live("ladder", "1, 5"), live("log_level", "info")) == (True, [1, 5], "info")
+    assert live("workers", "") is None
+    with pytest.raises(ConfigError):
+        live("workers", "many")
 
 
 def test_a_rules_form() -> None:

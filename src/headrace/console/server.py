@@ -171,7 +171,7 @@ async def probe(entry: BrokerEntry) -> None:
     api = Api(entry.transport)
     try:
         who = await api.ask("GET", "/v1/whoami")
-        entry.has_logins = bool(who.get("authentication"))
+        entry.has_logins = bool(who.get("has_users") or who.get("authorization"))
     except ApiError as error:
         entry.has_logins = error.status == 401
     except BrokerAway:

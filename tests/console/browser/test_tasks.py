@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import random
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -16,6 +18,7 @@ from confluent_kafka import Consumer, Producer
 from playwright.sync_api import Page, expect
 from tests.console.browser.conftest import Http, Open, Running
 from tests.serve_process import ServeProcess
+from tests.waiting import wait_until
 
 CLICKS_MAX = 4
 TIMEOUTS = 30
@@ -24,8 +27,8 @@ IMAGES = Path(__file__).parents[3] / "docs" / "images"
 
 @pytest.fixture
 def clicks(page: Page) -> Callable[[], int]:
-    """How often the person clicked since the overview was opened."""
-    page.evaluate("window.clicked = 0; document.addEventListener('click', () => window.clicked++, true)")
+    """How often the person clicked since the overview was opened; Enter in a form makes clicks without a mouse."""
+    page.evaluate("window.clicked = 0; document.addEventListener('click', (e) => e.detail && window.clicked++, true)")
     return lambda: int(page.evaluate("window.clicked"))
 
 
@@ -84,10 +87,58 @@ def test_redrive_the_thirty_that_failed_with_timeout(letters: Http, page: Page, 
     assert [(each["error"], each["count"]) for each in waiting if each["count"]][-1][0] == "bad address"
 
 
-def test_double_the_workers_of_an_app_and_undo_it(page: Page, clicks: Callable[[], int], filled: Http) -> None:
-    if "/v1/apps/{app}/live" not in filled("GET", "/openapi.json")["paths"]:
-        pytest.skip("this broker does not set applications over HTTP")
-    pytest.fail("written when it does")
+APP = """
+import sys
+from headrace.sdk import App
+
+app = App("shop.orders", sys.argv[1], owner="team-orders", description="takes and pays orders")
+
+
+@app.subscribe("payments", scenario="task", workers=8)
+async def pay(order: dict) -> None:
+    pass
+
+
+app.run()
+"""
+
+
+@pytest.fixture
+def shop(broker: ServeProcess, filled: Http) -> Iterator[str]:
+    """An application of the framework, in a process of its own."""
+    places = broker.addresses
+    url = f"headrace://{broker.kafka}?nsq={places['nsq']}&http={places['http']}"
+    running = subprocess.Popen([sys.executable, "-c", APP, url], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_until(lambda: filled("GET", "/v1/apps?search=shop.orders")["total"])
+    yield "shop.orders"
+    running.terminate()
+    running.wait(30)
+
+
+def workers(http: Http, app: str) -> list[object]:
+    return [each["value"] for each in http("GET", f"/v1/apps/{app}")["live"] if each["setting"] == "workers"]
+
+
+def test_double_the_workers_of_an_app_and_undo_it(
+    page: Page, clicks: Callable[[], int], filled: Http, shop: str
+) -> None:
+    page.keyboard.press("/")
+    page.keyboard.type(shop)
+    page.keyboard.press("Enter")
+    page.get_by_role("link", name=shop, exact=True).click()
+    page.get_by_role("button", name="Change a setting").click()
+    form = page.get_by_role("dialog").last
+    value = form.get_by_label("Value", exact=True)
+    expect(value).to_have_value("8")
+    value.fill("16")
+    value.press("Enter")
+    wait_until(lambda: workers(filled, shop) == [16])
+    page.get_by_role("cell", name="the code's → 16").wait_for()
+    assert clicks() <= CLICKS_MAX
+    page.get_by_role("button", name="Undo workers").first.click()
+    page.get_by_role("dialog").last.get_by_role("button", name="Undo").click()
+    wait_until(lambda: workers(filled, shop) == [])
+    assert clicks() <= CLICKS_MAX
 
 
 def work(kafka: str, seconds: float) -> None:

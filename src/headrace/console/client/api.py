@@ -194,7 +194,7 @@ class Api:
         return await self._get(m.Transactions, "/v1/transactions", query)
 
     async def abort_transaction(self, id: str) -> Any:
-        return await self._do(Any, "POST", f"/v1/transactions/{part(id)}/abort")
+        return await self._do(Any, "POST", f"/v1/transactions/{part(id)}/abort", {})
 
     # --- clients and applications -------------------------------------------------------------------------------------
 
@@ -210,8 +210,8 @@ class Api:
     async def app(self, name: str) -> m.AppDetail:
         return await self._get(m.AppDetail, f"/v1/apps/{part(name)}")
 
-    async def change_app(self, name: str, subscription: str, settings: Mapping[str, object], by: str) -> Any:
-        body = _given(subscription=subscription, settings=dict(settings), by=by or None)
+    async def change_app(self, name: str, subscription: str, settings: Mapping[str, object]) -> Any:
+        body = {"subscription": subscription, "settings": dict(settings)}
         return await self._do(Any, "PATCH", f"/v1/apps/{part(name)}/live", body)
 
     async def app_history(self, name: str) -> m.LiveHistory:

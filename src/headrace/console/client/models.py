@@ -406,7 +406,6 @@ class Instance(Answer, frozen=True):
     id: str
     host: str = ""
     pid: int | None = None
-    version: str = ""
     started_ms: int | None = None
     seen_ms: int | None = None
     lost: bool = False
@@ -420,12 +419,12 @@ class LiveSetting(Answer, frozen=True):
     value: Any = None
     by: str = ""
     at_ms: int | None = None
-    code_value: Any = None
 
 
 class AppDetail(App, frozen=True):
     instance_list: list[Instance] = []
     subscriptions: list[dict[str, Any]] = []
+    code_settings: dict[str, Any] = {}
     live: list[LiveSetting] = []
 
 

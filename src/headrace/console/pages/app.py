@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from shlex import quote
 from typing import Any
 
@@ -60,8 +62,8 @@ def _live(page: Page, app: m.AppDetail) -> Html:
     columns = [
         column("Setting", lambda s: h("code", s.setting), "name"),
         column("Of", lambda s: s.subscription or "all subscriptions"),
-        column("Value", lambda s: h("code", str(s.value))),
-        column("In the code", lambda s: h("code", "–" if s.code_value is None else str(s.code_value))),
+        column("Value", lambda s: h("code", written(s.value))),
+        column("In the code", lambda s: h("code", written(code_value(app, s.setting, s.subscription)) or "–")),
         column("By", lambda s: s.by or "–"),
         column("Since", lambda s: formats.moment(s.at_ms, page.zone), "nowrap"),
         column("", lambda s: page.button("Change", "set", f"{s.setting}|{s.subscription}", "tiny"), "act"),
@@ -90,7 +92,7 @@ def _history(page: Page, changes: list[m.LiveChange]) -> Html:
 
 
 def plain(value: Any) -> str:
-    return "the code's" if value is None else str(value)
+    return "the code's" if value is None else written(value)
 
 
 def _instances(page: Page, app: m.AppDetail) -> Html:
@@ -101,7 +103,6 @@ def _instances(page: Page, app: m.AppDetail) -> Html:
     columns = [
         column("Instance", lambda i: h("code", i.id[:12]), "name"),
         column("Host", lambda i: f"{i.host} {i.pid or ''}"),
-        column("Version", lambda i: i.version or "–"),
         column("Runs since", lambda i: formats.moment(i.started_ms, page.zone), "nowrap"),
         column("Seen", lambda i: formats.ago(i.seen_ms, now), "nowrap"),
         column("State", lambda i: tables.mark("lost", "bad") if i.lost else tables.mark("runs", "good")),
@@ -115,36 +116,69 @@ def _subscriptions(page: Page, app: m.AppDetail) -> Html:
         return h("div", tables.empty("It reads nothing", "It may still send."), class_="card")
     column = tables.Column[dict[str, Any]]
     columns = [
-        column("Subscription", lambda s: str(s.get("name") or s.get("subscription") or s.get("topic")), "name"),
-        column("Topic", lambda s: h("a", str(s.get("topic")), href=page.link("/topic", name=str(s.get("topic"))))),
+        column(
+            "Topic", lambda s: h("a", str(s.get("topic")), href=page.link("/topic", name=str(s.get("topic")))), "name"
+        ),
         column("Scenario", lambda s: str(s.get("scenario") or "–")),
         column("Group", lambda s: str(s.get("group") or "–")),
         column("Handler", lambda s: h("code", str(s.get("handler") or "–")), "clip"),
         column(
             "In the code",
-            lambda s: h("code", ", ".join(f"{k}={v}" for k, v in (s.get("values") or {}).items())),
+            lambda s: h("code", ", ".join(f"{k}={v}" for k, v in (s.get("tuning") or {}).items())),
             "clip",
         ),
     ]
     return h("div", tables.table(columns, app.subscriptions, "Subscriptions"), class_="card")
 
 
+def code_value(app: m.AppDetail, setting: str, subscription: str) -> Any:
+    """What the code has; None where it says nothing, or its subscriptions differ."""
+    if setting in app.code_settings:
+        return app.code_settings[setting]
+    values = [
+        row["tuning"][setting]
+        for row in app.subscriptions
+        if setting in row.get("tuning", {}) and subscription in ("", subscription_of(row))
+    ]
+    return values[0] if values and all(each == values[0] for each in values) else None
+
+
+def subscription_of(row: Mapping[str, Any]) -> str:
+    """The name of a subscription, as live settings have it."""
+    return f"{row.get('topic')}/{row.get('group')}"
+
+
 def current(app: m.AppDetail, setting: str, subscription: str) -> str:
     """The value that counts now: what is set from outside, else the code's."""
     for each in app.live:
         if each.setting == setting and each.subscription == subscription:
-            return str(each.value)
-    for row in app.subscriptions:
-        values = row.get("values") or {}
-        if setting in values and subscription in ("", row.get("name"), row.get("topic")):
-            return str(values[setting])
-    return ""
+            return written(each.value)
+    return written(code_value(app, setting, subscription))
+
+
+def written(value: Any) -> str:
+    """A value as people write it."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def parsed(setting: str, words: str) -> object:
+    """What was written, as the setting's type; nothing: back to the code's."""
+    if not words:
+        return None
+    if setting == "log_level":
+        return words
+    try:
+        return json.loads(f"[{words.strip('[]')}]" if setting == "ladder" else words)
+    except ValueError:
+        raise ConfigError(f"{setting} cannot be {words!r}") from None
 
 
 def _set(page: Page, app: m.AppDetail, arg: str) -> None:
     setting, _, subscription = arg.partition("|")
     setting = setting or "workers"
-    names = [str(each.get("name") or each.get("topic")) for each in app.subscriptions]
+    names = [subscription_of(each) for each in app.subscriptions]
     now = current(app, setting, subscription)
     fields = [
         Field(
@@ -171,7 +205,7 @@ def _set(page: Page, app: m.AppDetail, arg: str) -> None:
         chosen = answer.get("setting", "")
         if chosen not in SETTINGS:
             raise ConfigError(f"there is no setting {chosen!r}")
-        await page.api.change_app(app.app, answer.get("subscription", ""), {chosen: value or None}, page.session.user)
+        await page.api.change_app(app.app, answer.get("subscription", ""), {chosen: parsed(chosen, value)})
 
     def words(answer: Answer) -> str:
         of = f" --subscription {quote(answer['subscription'])}" if answer.get("subscription") else ""
@@ -197,7 +231,7 @@ def _undo(page: Page, app: m.AppDetail, changes: list[m.LiveChange], offset: int
     async def act(_: Answer) -> None:
         await page.api.undo_app(app.app, offset)
 
-    value = "" if change.before is None else str(change.before)
+    value = written(change.before)
     of = f" --subscription {quote(change.subscription)}" if change.subscription else ""
     ask(
         page,
