@@ -146,16 +146,12 @@ async def test_a_look_takes_turns(broker: Broker, monkeypatch: pytest.MonkeyPatc
         await broker.topics.create(f"t{number}", 1)
     steps: list[int] = []
     pause = broker.figures._pause
-    done = 0
 
     async def counted(weight: int) -> None:
-        nonlocal done
-        done += weight
-        before = broker.figures._done
+        done = broker.figures._done + weight
         await pause(weight)
-        if broker.figures._done < before + weight:
+        if broker.figures._done < done:
             steps.append(done)
-            done = 0
 
     monkeypatch.setattr(broker.figures, "_pause", counted)
     await looked(broker)

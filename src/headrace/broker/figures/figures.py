@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from headrace.broker.figures.changes import START, Changed, Changes, Place, Row
@@ -19,7 +19,8 @@ from headrace.broker.figures.unread import UnreadSince
 from headrace.broker.groups.protocol import GroupError
 from headrace.broker.internal import is_internal
 from headrace.broker.metrics import TopicMetrics
-from headrace.log.interface import Topic
+from headrace.log.interface import Partition, Topic
+from headrace.log.local import LocalPartition
 from headrace.runtime.process import cpu_seconds, memory_bytes
 
 if TYPE_CHECKING:
@@ -123,13 +124,22 @@ class Figures:
 
     async def _look_at_topics(self, node: Counter[str], passed: float) -> None:
         metrics = self._broker.metrics.topics
+        local = self._broker.log.local
+        partitions = all_offline = all_bytes = bytes_in = bytes_out = 0
         rates: dict[str, tuple[float, float]] = {}
         there: set[tuple[str, ...]] = set()
         for name, topic in list(self._broker.log.topics.items()):
             if topic.deleted:
                 continue
             traffic = metrics.get(name, NO_TRAFFIC)
-            offline, messages, messages_in, size = await self._sum_up(topic)
+            if len(topic.partitions) == 1:
+                # Nearly all of many topics: no coroutine for each of them.
+                offline, messages, messages_in, size = _sum_up_one(topic.partitions[0], local)
+                self._done += 1
+                if self._done >= STEP_PARTITIONS:
+                    await self._pause(0)
+            else:
+                offline, messages, messages_in, size = await self._sum_up(topic)
             there.add((name,))
             key = (TOPICS, name)
             row: Row = (
@@ -138,14 +148,19 @@ class Figures:
                 *(traffic.dropped, traffic.passed_by, traffic.duplicates),
             )
             before = self.changes.get(key)
-            if before is None or before != row:
+            if before != row:
                 self.changes.put(key, row)
                 came = _growth(before, row, 4)
                 self._messages_in += came
                 if before is not None and passed > 0:
                     rates[name] = came / passed, _growth(before, row, 6) / passed
-            node.update(topics=1, partitions=len(topic.partitions), offline=offline, bytes=size or 0)
-            node.update(bytes_in=traffic.bytes_in, bytes_out=traffic.bytes_out)
+            partitions += len(topic.partitions)
+            all_offline += offline
+            all_bytes += size or 0
+            bytes_in += traffic.bytes_in
+            bytes_out += traffic.bytes_out
+        node.update(topics=len(there), partitions=partitions, offline=all_offline, bytes=all_bytes)
+        node.update(bytes_in=bytes_in, bytes_out=bytes_out)
         self.rates = rates
         await self._forget(TOPICS, there)
 
@@ -290,8 +305,22 @@ class Figures:
         for names in list(self._known[kind]):
             if names not in there:
                 self.changes.drop((kind, *names))
-            await self._pause(1)
+            self._done += 1
+            if self._done >= 8 * STEP_PARTITIONS:
+                await self._pause(0)
         self._known[kind] = there
+
+
+def _sum_up_one(
+    partition: Partition, local: Callable[[Partition], LocalPartition]
+) -> tuple[int, int | None, int | None, int | None]:
+    """The same of a topic with one partition."""
+    if partition.offline is not None:
+        return 1, 0, 0, 0
+    if not partition.loaded:
+        return 0, None, None, None
+    end = partition.high_watermark
+    return 0, end - partition.start, end, local(partition).size()
 
 
 def _growth(before: Row | None, row: Row, column: int) -> int:
