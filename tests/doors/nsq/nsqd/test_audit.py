@@ -39,7 +39,7 @@ async def test_what_is_changed_over_http(tmp_path: Path):
             "/topic/pause?topic=t",
             "/topic/delete?topic=t",
         ):
-            assert await asyncio.to_thread(post, server.addresses["nsq_http"], path) == 200, path
+            assert await asyncio.to_thread(post, server.addresses["nsq-http"], path) == 200, path
         await server.broker.audit.flush()
         page = await server.broker.audit_reader.page(Wanted(user="ANONYMOUS"), 100)
     finally:
