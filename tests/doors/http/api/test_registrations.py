@@ -140,7 +140,7 @@ async def nsq_answer(served: Served, command: bytes) -> bytes:
     reader, writer = await asyncio.open_connection(*place)
     writer.write(b"  V2" + command)
     try:
-        return await reader.readexactly(12)
+        return await reader.readexactly(10)
     finally:
         writer.close()
 
@@ -156,10 +156,17 @@ async def test_it_is_enforced_at_other_doors(tmp_path: Path):
             await producer.close(flush=False)
             assert b"OK" not in await nsq_answer(served, pub)
             assert b"OK" not in await nsq_answer(served, b"SUB orders mail\n")
-            for body in (TOPIC, CONSUMER):
-                await decided(served, (await asked(served, body))["id"], "approve")
-            async with client.producer() as other:
-                assert await (await other.send("orders", b"x"))
+            ids = [(await asked(served, body))["id"] for body in (TOPIC, CONSUMER)]
+            for id in ids:
+                await decided(served, id, "approve")
+            other = client.producer()
+            assert await (await other.send("orders", b"x"))
+            # What the connection keeps of it ends with the registration.
+            await decided(served, ids[0], "reject")
+            with pytest.raises(ClientError, match=r"(?i)authoriz"):
+                await (await other.send("orders", b"x"))
+            await other.close(flush=False)
+            await decided(served, ids[0], "approve")
             assert b"OK" in (await nsq_answer(served, pub))[4:]
             assert b"OK" in (await nsq_answer(served, b"SUB orders mail\n"))[4:]
         assert ("consumer", "orders", "mail") in await unregistered(served)
