@@ -87,7 +87,7 @@ async def test_replicas_follow_and_copy_over_tls_and_no_other_does(
         await each.stop()
 
 
-def test_a_group_with_tls_everywhere(etcd_peers: Peers, tmp_path: Path) -> None:
+def test_a_group_with_tls_everywhere(etcd_peers: Peers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     authority = Authority(tmp_path)
     cert, key = authority.issue("127.0.0.1")
     options = [f"--cert-file={cert}", f"--key-file={key}", f"--trusted-ca-file={authority.path}", "--client-cert-auth"]
@@ -95,10 +95,15 @@ def test_a_group_with_tls_everywhere(etcd_peers: Peers, tmp_path: Path) -> None:
     client = authority.issue("headrace")
     etcd = ("--etcd-ca", authority.path, "--etcd-cert", client[0], "--etcd-key", client[1])
     tls = ("--peer-tls-ca", authority.path, "--peer-tls-cert", cert, "--peer-tls-key", key)
+    # For the commands.
+    names = ("HEADRACE_PEER_TLS_CA", "HEADRACE_PEER_TLS_CERT", "HEADRACE_PEER_TLS_KEY")
+    for name, value in zip(names, tls[1::2], strict=True):
+        monkeypatch.setenv(name, str(value))
     with GroupProcesses(peers, tmp_path, *tls, "--http", "127.0.0.1:0", etcd=etcd) as group:
         leader = group.wait_leader(3)
         status = group.status()
         assert status["problems"] == []
+        assert sorted(each["lag_bytes"] is None for each in status["nodes"]) == [False, False, True]
         group.nodes[leader].stop()
         next_one = group.wait_leader(2, other_than=leader)
         group.nodes[leader].start()
@@ -107,3 +112,6 @@ def test_a_group_with_tls_everywhere(etcd_peers: Peers, tmp_path: Path) -> None:
         code, scraped = curl(metrics)
         assert code == 200
         assert f"\n{REFUSED} 0" in scraped
+        for name in names:
+            monkeypatch.delenv(name)
+        assert "Give all nodes of the group peer_tls_ca" in group.status()["problems"][0]

@@ -141,6 +141,24 @@ def test_a_node_alone_leads_again_once_its_disk_answers() -> None:
     group.play(scenario)
 
 
+def test_a_leader_whose_disk_fails_does_not_leave_the_isr_to_one_that_is_gone() -> None:
+    group = SimulatedGroup(min_isr=1)
+
+    async def scenario() -> None:
+        await group.leader()
+        group.world.machines["c"].kill()
+        await group.until(lambda: len(group.record.isr) == 2)
+        group.world.machines["b"].kill()
+        group.world.machines["a"].fail_syncs(1.0)
+        assert isinstance(await group.append("a"), NotLeading)
+        await group.until(lambda: group.record.leader is None)
+        assert group.nodes["a"].me in group.record.isr
+        group.world.machines["a"].repair_disk()
+        await group.leader(1)
+
+    group.play(scenario)
+
+
 def test_the_newest_record_is_kept_while_the_node_runs() -> None:
     group = SimulatedGroup()
 

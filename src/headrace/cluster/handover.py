@@ -24,6 +24,8 @@ from headrace.log.replicated_journal import ReplicatedJournal
 
 # For how long appends are refused: flushing the state, and then waiting for the successor.
 PAUSE_SECONDS = 1.0
+# The same where the node is about to stop: appends that are refused for longer cost less than no successor.
+STOP_PAUSE_SECONDS = 2.0
 
 
 async def _nothing() -> None:
@@ -46,6 +48,7 @@ async def hand_over(
     to: str,
     steps: Steps,
     patience_s: float,
+    pause_s: float,
     swap: Callable[[Incarnation], Awaitable[bool]],
 ) -> None:
     """Have the node with the directory `to` lead; `swap` puts its incarnation into the group's record. Raises
@@ -61,9 +64,9 @@ async def hand_over(
     except TimeoutError:
         raise TransferFailed(f"the node that is to lead did not catch up within {patience_s:g} s") from None
     try:
-        async with asyncio.timeout(PAUSE_SECONDS):
+        async with asyncio.timeout(pause_s):
             await steps.pause()
-        async with asyncio.timeout(PAUSE_SECONDS):
+        async with asyncio.timeout(pause_s):
             await leadership.wait_until(
                 lambda: min(journal.committed, leadership.acknowledged(to)) >= journal.last.sequence
             )
@@ -74,7 +77,7 @@ async def hand_over(
         if not await swap(successor):
             raise TransferFailed("etcd did not take the new leader")
     except TimeoutError:
-        raise TransferFailed(f"what was left to do took more than {PAUSE_SECONDS:g} s") from None
+        raise TransferFailed(f"what was left to do took more than {pause_s:g} s") from None
     except (StorageFailed, OSError) as error:
         raise TransferFailed(f"the broker's state could not be flushed: {error}") from error
     finally:

@@ -14,7 +14,7 @@ import structlog
 
 from headrace.cluster import changes
 from headrace.cluster.errors import ChangeRefused
-from headrace.cluster.handover import Steps, hand_over
+from headrace.cluster.handover import PAUSE_SECONDS, STOP_PAUSE_SECONDS, Steps, hand_over
 from headrace.cluster.leadership import Leadership
 from headrace.cluster.metadata import Metadata
 from headrace.cluster.records import Group, Incarnation
@@ -73,7 +73,7 @@ class Transfers:
     def begin(self, group: Group, node: int) -> asyncio.Task[str]:
         """Hand over to a node, unless that is under way; what went wrong comes of it, or nothing."""
         if self._running is None:
-            self._running = self._loop.create_task(self._run(group, node))
+            self._running = self._loop.create_task(self._run(group, node, PAUSE_SECONDS))
         return self._running
 
     async def hand_over_and_stop(self, group: Group) -> None:
@@ -82,7 +82,7 @@ class Transfers:
             await asyncio.shield(self._running)
         living = [each for each in group.replicas if each != self._me.node and self._directory_of(group, each)]
         if living and self._leadership() is not None:
-            self._running = self._loop.create_task(self._run(group, living[0]))
+            self._running = self._loop.create_task(self._run(group, living[0], STOP_PAUSE_SECONDS))
             await asyncio.shield(self._running)
 
     async def stop(self) -> None:
@@ -91,7 +91,7 @@ class Transfers:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
 
-    async def _run(self, group: Group, node: int) -> str:
+    async def _run(self, group: Group, node: int, pause_s: float) -> str:
         leadership, directory = self._leadership(), self._directory_of(group, node)
         me = self._me
         problem = ""
@@ -106,7 +106,7 @@ class Transfers:
             if leadership is None or directory is None:
                 raise TransferFailed(f"node {node} is not in sync")
             logger.info("hands over", to=node, epoch=leadership.epoch)
-            await hand_over(leadership, self._journal, directory, self.steps, group.lag_ms / 1000, swap)
+            await hand_over(leadership, self._journal, directory, self.steps, group.lag_ms / 1000, pause_s, swap)
         except TransferFailed as error:
             problem = str(error)
             logger.warning("the leadership was not handed over", to=node, reason=problem)

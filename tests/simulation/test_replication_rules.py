@@ -1,0 +1,216 @@
+"""The rules of replication, each broken in the shipped code: the campaigns notice.
+
+docs/replication.md has the rules, and by how many seeds each of these is caught. Rules of the log that a group rests on
+are broken in `test_replicas.py` and `test_group.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.simulation.campaigns import caught
+
+from headrace.cluster import changes, election, identity
+from headrace.cluster.commitment import Commitment
+from headrace.cluster.copying.exchange import CopyExchange
+from headrace.cluster.duties import Duties
+from headrace.cluster.following import Following
+from headrace.cluster.identity import Plan
+from headrace.cluster.leadership import Leadership
+from headrace.cluster.maximal_isr import MaximalIsr
+from headrace.cluster.node import Node
+from headrace.cluster.records import Group, Incarnation
+from headrace.cluster.wire import Acknowledgement
+from headrace.log import replicated_journal
+from headrace.log.group_frames import NOTHING, Position
+from headrace.log.replicated_journal import ReplicatedJournal
+from simulation.replicas.campaign import ReplicasCampaign
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+# --- the leader ---
+
+
+def keep_the_epoch(patch: pytest.MonkeyPatch) -> None:
+    elect = changes.elect
+
+    def in_the_same_epoch(group: Group, candidate: Incarnation, alive: Any) -> Group:
+        return replace(elect(group, candidate, alive), epoch=max(group.epoch, 1))
+
+    patch.setattr(changes, "elect", in_the_same_epoch)
+
+
+def commit_what_predecessors_left(patch: pytest.MonkeyPatch) -> None:
+    init = Commitment.__init__
+
+    def from_the_first_frame(self: Commitment, leader: str, begin: int, *rest: Any) -> None:
+        init(self, leader, 0, *rest)
+
+    patch.setattr(Commitment, "__init__", from_the_first_frame)
+
+
+def judge_min_isr_by_who_may_be_named(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Commitment, "has_enough", property(lambda self: len(self.isr.members) >= self.min_isr))
+
+
+def count_one_that_joins_late(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(MaximalIsr, "members", property(lambda self: self.confirmed))
+
+
+def count_one_that_leaves_no_more(patch: pytest.MonkeyPatch) -> None:
+    def members(self: MaximalIsr) -> frozenset[str]:
+        return self.confirmed.intersection(*self._proposed) or self.confirmed
+
+    patch.setattr(MaximalIsr, "members", property(members))
+
+
+def take_an_unknown_outcome_for_a_failure(patch: pytest.MonkeyPatch) -> None:
+    see = MaximalIsr.see
+
+    def forget(self: MaximalIsr, revision: int, isr: Any) -> None:
+        if revision == self.revision:
+            self._proposed.clear()
+        see(self, revision, isr)
+
+    patch.setattr(MaximalIsr, "see", forget)
+
+
+def commit_what_the_own_device_lacks(patch: pytest.MonkeyPatch) -> None:
+    reach = Commitment.reach
+    patch.setattr(Leadership, "advance", _advance_with(reach))
+
+
+def _advance_with(reach: Callable[[Commitment, int], int]) -> Callable[[Leadership], None]:
+    def advance(self: Leadership) -> None:
+        found = reach(self.commitment, self._journal.last.sequence)
+        if found > self._journal.committed and not self.is_over and not self._is_doubtful():
+            self._journal.commit(found)
+            self._on_committed(found)
+            self._wake_waiters()
+
+    return advance
+
+
+def never_stand_again(patch: pytest.MonkeyPatch) -> None:
+    gone = election._leader_is_gone
+    patch.setattr(election, "_leader_is_gone", lambda prospect: prospect.leader != prospect.me and gone(prospect))
+
+
+def never_resign(patch: pytest.MonkeyPatch) -> None:
+    async def nothing(self: Node, *, stays: bool = False) -> None: ...
+
+    patch.setattr(Node, "resign", nothing)
+    patch.setattr(Duties, "check", lambda self, leadership, slept_s: leadership.beat(0))
+
+
+# --- a follower ---
+
+
+def acknowledge_before_the_sync(patch: pytest.MonkeyPatch) -> None:
+    store = Following._store
+
+    def at_once(self: Following, data: bytes) -> None:
+        store(self, data)
+        self._acknowledge()
+
+    def acknowledge(self: Following) -> None:
+        self._connection.send(Acknowledgement(self._journal.last.sequence, self._clock.now_ms()))
+
+    patch.setattr(Following, "_acknowledge", acknowledge)
+    patch.setattr(Following, "_store", at_once)
+
+
+def keep_what_the_leader_lacks(patch: pytest.MonkeyPatch) -> None:
+    common_end = ReplicatedJournal.common_end
+
+    def longest(self: ReplicatedJournal, theirs: list[Position]) -> int:
+        # As if sequences alone told frames apart.
+        common = common_end(self, theirs)
+        return min(self.last.sequence, theirs[-1].sequence) if theirs else common
+
+    patch.setattr(ReplicatedJournal, "common_end", longest)
+
+
+# --- elections and incarnations ---
+
+
+def recover_by_the_highest_sequence(patch: pytest.MonkeyPatch) -> None:
+    def highest(found: Any) -> Position:
+        return max(found, key=lambda each: (each.sequence, each.epoch), default=NOTHING)
+
+    patch.setattr(replicated_journal, "newest", highest)
+
+
+def take_a_wiped_disk_for_the_old_one(patch: pytest.MonkeyPatch) -> None:
+    plan_start = identity.plan_start
+
+    def believe(found: Any, has_messages: bool, cluster: Any, member: Any, group: Group, joined: Any) -> Plan:
+        if found is None and member is not None:
+            starts = member.starts + 1
+            return Plan(replace(joined, directory_id=member.directory_id, starts=starts, is_copying=False), ())
+        return plan_start(found, has_messages, cluster, member, group, joined)
+
+    patch.setattr(identity, "plan_start", believe)
+
+
+def take_a_restored_backup_for_the_newest_state(patch: pytest.MonkeyPatch) -> None:
+    plan_start = identity.plan_start
+
+    def believe(found: Any, has_messages: bool, cluster: Any, member: Any, group: Group, joined: Any) -> Plan:
+        if found is not None and member is not None and found.directory_id == member.directory_id:
+            return Plan(replace(found, starts=max(found.starts, member.starts) + 1), ())
+        return plan_start(found, has_messages, cluster, member, group, joined)
+
+    patch.setattr(identity, "plan_start", believe)
+    patch.setattr(identity, "check_not_older", lambda group, identity: None)
+
+
+def keep_the_elr_when_min_isr_changes(patch: pytest.MonkeyPatch) -> None:
+    configure = changes.configure
+
+    def keep(group: Group, **given: Any) -> Group:
+        return replace(configure(group, **given), elr=group.elr)
+
+    patch.setattr(changes, "configure", keep)
+    patch.setattr("simulation.group.replica.configure", keep)
+    patch.setattr("headrace.cluster.records.contradictions", lambda group: [])
+
+
+def trust_half_a_copy(patch: pytest.MonkeyPatch) -> None:
+    opened = CopyExchange.open
+
+    async def as_if_whole(self: CopyExchange) -> None:
+        await opened(self)
+        self._node.is_copying = self._log.is_copying = False
+
+    patch.setattr(CopyExchange, "open", as_if_whole)
+
+
+BROKEN = [
+    keep_the_epoch,
+    commit_what_predecessors_left,
+    judge_min_isr_by_who_may_be_named,
+    count_one_that_joins_late,
+    count_one_that_leaves_no_more,
+    take_an_unknown_outcome_for_a_failure,
+    commit_what_the_own_device_lacks,
+    never_stand_again,
+    never_resign,
+    acknowledge_before_the_sync,
+    keep_what_the_leader_lacks,
+    recover_by_the_highest_sequence,
+    take_a_wiped_disk_for_the_old_one,
+    take_a_restored_backup_for_the_newest_state,
+    keep_the_elr_when_min_isr_changes,
+    trust_half_a_copy,
+]
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda each: each.__name__)
+def test_a_broken_rule_is_noticed(broken: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken(monkeypatch)
+    caught(ReplicasCampaign(), 100)
