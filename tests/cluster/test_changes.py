@@ -351,10 +351,13 @@ def test_a_leader_that_was_restarted_stands_again_and_its_old_self_does_not() ->
         changes.remove_from_isr(group, incarnation(1, 1), alive(2))
 
 
-def test_a_leader_whose_disk_fails_leaves_if_others_remain() -> None:
+def test_a_leader_that_gives_up_stays_in_sync_until_another_leads() -> None:
     group = changes.resign(led(), incarnation(1))
-    assert (group.leader, group.isr, group.epoch) == (None, (directory(2), directory(3)), 4)
-    assert changes.resign(led(isr=(1,)), incarnation(1)).isr == (directory(1),)
+    assert (group.leader, group.isr, group.epoch) == (None, (directory(1), directory(2), directory(3)), 4)
+    with pytest.raises(ChangeRefused, match="no node leads, and node 1 may be the last that has everything"):
+        changes.leave_isr(group, incarnation(1))
+    after = changes.leave_isr(changes.elect(group, incarnation(2), alive(1, 2, 3)), incarnation(1))
+    assert after.isr == (directory(2), directory(3))
 
 
 def test_a_removal_below_min_isr_fills_the_elr_and_an_addition_empties_it() -> None:

@@ -101,14 +101,11 @@ def hand_over(group: Group, leader: Incarnation, to: Incarnation) -> Group:
     return _next(group, epoch=group.epoch + 1, leader=to, transfer_to=None)
 
 
-def resign(group: Group, leader: Incarnation, *, stays: bool = False) -> Group:
-    """The leader gives up. It leaves the ISR if others remain, as its disk fails. One that only stops stays in it, and
-    one that knows of no other that lives."""
+def resign(group: Group, leader: Incarnation) -> Group:
+    """The leader gives up. It stays in the ISR: the others may be gone, and it has everything. One whose disk fails
+    leaves once another leads."""
     _check_leader(group, leader)
-    if stays:
-        return _next(group, leader=None)
-    others = [each for each in group.isr if each != leader.directory_id]
-    return _next(group, leader=None, **_isr(group, others or group.isr))
+    return _next(group, leader=None)
 
 
 # --- the ISR ---
@@ -136,9 +133,11 @@ def remove_from_isr(group: Group, leader: Incarnation, directories: Collection[s
 
 
 def leave_isr(group: Group, member: Incarnation) -> Group:
-    """A follower is about to stop, and leaves before it does: no commit has to wait for it. The leader counts it until
-    it has seen this."""
-    if group.leader is not None and group.leader.directory_id == member.directory_id:
+    """A follower is about to stop, or its disk fails: no commit has to wait for it. The leader counts it until it has
+    seen this."""
+    if group.leader is None:
+        raise ChangeRefused(f"no node leads, and node {member.node} may be the last that has everything")
+    if group.leader.directory_id == member.directory_id:
         raise ChangeRefused("the leader cannot leave the ISR while it leads")
     if member.directory_id not in group.isr:
         raise ChangeRefused(f"node {member.node} is not in the ISR")

@@ -294,12 +294,6 @@ class Leadership:
         """Whether another replica is in sync, and could lead."""
         return bool(self.commitment.isr.members - {self._me})
 
-    def has_living_peer(self, lease_s: float) -> bool:
-        """Whether another replica that is in sync has been heard within a lease."""
-        now, in_sync = self._loop.time(), self.commitment.isr.confirmed
-        sessions = (each for each in self._sessions.values() if each.follower.directory_id in in_sync)
-        return any(each.answers and now - each.connection.heard_at < lease_s for each in sessions)
-
     @property
     def clock_differs_ms(self) -> int:
         """How far this node's calendar is from the nearest of its followers'; 0 without any."""

@@ -280,10 +280,8 @@ class Node:
     def give_up(self, reason: str) -> None:
         """Lead no more, and let others: this node cannot do a leader's work."""
         if self.leadership is not None:
-            # Beside followers that are gone it may be the last that has everything.
-            stays = not self.leadership.has_living_peer(self._settings.lease_s)
             self.step_down(reason)
-            self._spawn(self.resign(stays=stays))
+            self._spawn(self.resign())
 
     @property
     def _is_unfit(self) -> bool:
@@ -355,8 +353,7 @@ class Node:
         elif self.leadership is not None:
             await self.duties.keep_record(self.leadership, group)
         elif self._is_unfit:
-            others = set(group.isr) - {self._me}
-            await self.resign(stays=not others & self.alive.keys())
+            await self._excuse(group)
         elif self.is_copying:
             return
         elif group.leader == self._settings.me and group.epoch > max(self._led, self.journal.last.epoch):
@@ -461,12 +458,20 @@ class Node:
                 future.set_exception(NotLeading(f"this node no longer leads its group: {reason}"))
         self._wake.set()
 
-    async def resign(self, *, stays: bool = False) -> None:
+    async def resign(self) -> None:
         """Have etcd name this node no more, if it does."""
         me = self._settings.me
         if self.group is not None and self.group.leader == me:
             with suppress(ChangeRefused):
-                await self.metadata.change(lambda group: changes.resign(group, me, stays=stays))
+                await self.metadata.change(lambda group: changes.resign(group, me))
+
+    async def _excuse(self, group: Group) -> None:
+        """Keep nobody waiting for a device that does not work: once another leads, no commit has to wait for it."""
+        me = self._settings.me
+        if group.leader == me:
+            await self.resign()
+        elif group.leader is not None and group.leader.directory_id in self.alive and self._me in group.isr:
+            await self.metadata.change(lambda group: changes.leave_isr(group, me))
 
     async def _beat(self) -> None:
         while True:

@@ -43,15 +43,16 @@ async def _retire(node: Node, me: Incarnation) -> None:
         await node.transfers.hand_over_and_stop(group)
         if node.leadership is not None:
             node.step_down(STOPS)
-            await node.resign(stays=True)
+            await node.resign()
             return
         # It is left with what it has once it has shown that it leads.
         while node.following is None or (beat := node.following.heartbeat) is None or beat.committed <= last:
             if node.group is not None and node.group.leader not in (None, me):
                 node.follow(node.group)
             await asyncio.sleep(STEP_S)
-    if node.following is not None:
-        node.following.close()
-    await node.resign()
+    following = node.following
+    if following is None or not following.is_open:
+        return  # its leader may be gone, and this node the last that has everything
+    following.close()
     with suppress(ChangeRefused):
         await node.metadata.change(lambda group: changes.leave_isr(group, me))
