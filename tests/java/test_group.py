@@ -52,9 +52,9 @@ def test_kafkas_tools_live_through_a_failover(
         lines += producer.communicate(timeout=SECONDS)[0].splitlines()
         said = events(lines)
         (summary,) = (event for event in said if event["name"] == "tool_data")
-        # The tool retries nothing: what was under way failed.
+        # The tool retries nothing: what was under way may have failed.
         assert summary["sent"] == MESSAGES
-        assert MESSAGES - 500 < summary["acked"] < MESSAGES
+        assert MESSAGES - 500 < summary["acked"] <= MESSAGES
         assert group.wait_leader(2, other_than=1) in (2, 3)
         acknowledged = [event for event in said if event["name"] == "producer_send_success"]
         ends = java(f"{TOOLS}.GetOffsetShell", *server, "--topic", TOPIC).split()

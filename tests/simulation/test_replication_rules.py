@@ -22,8 +22,7 @@ from headrace.cluster.leadership import Leadership
 from headrace.cluster.maximal_isr import MaximalIsr
 from headrace.cluster.records import Group, Incarnation
 from headrace.cluster.wire import Acknowledgement
-from headrace.log import replicated_journal
-from headrace.log.group_frames import NOTHING, Position
+from headrace.log.group_frames import Position
 from headrace.log.replicated_journal import ReplicatedJournal
 from simulation.replicas.campaign import ReplicasCampaign
 
@@ -42,30 +41,11 @@ def keep_the_epoch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(changes, "elect", in_the_same_epoch)
 
 
-def judge_min_isr_by_who_may_be_named(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Commitment, "has_enough", property(lambda self: len(self.isr.members) >= self.min_isr))
-
-
-def count_one_that_joins_late(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(MaximalIsr, "members", property(lambda self: self.confirmed))
-
-
 def count_one_that_leaves_no_more(patch: pytest.MonkeyPatch) -> None:
     def members(self: MaximalIsr) -> frozenset[str]:
         return self.confirmed.intersection(*self._proposed) or self.confirmed
 
     patch.setattr(MaximalIsr, "members", property(members))
-
-
-def take_an_unknown_outcome_for_a_failure(patch: pytest.MonkeyPatch) -> None:
-    see = MaximalIsr.see
-
-    def forget(self: MaximalIsr, revision: int, isr: Any) -> None:
-        if revision == self.revision:
-            self._proposed.clear()
-        see(self, revision, isr)
-
-    patch.setattr(MaximalIsr, "see", forget)
 
 
 def commit_what_the_own_device_lacks(patch: pytest.MonkeyPatch) -> None:
@@ -120,13 +100,6 @@ def keep_what_the_leader_lacks(patch: pytest.MonkeyPatch) -> None:
 # --- elections and incarnations ---
 
 
-def recover_by_the_highest_sequence(patch: pytest.MonkeyPatch) -> None:
-    def highest(found: Any) -> Position:
-        return max(found, key=lambda each: (each.sequence, each.epoch), default=NOTHING)
-
-    patch.setattr(replicated_journal, "newest", highest)
-
-
 def take_a_wiped_disk_for_the_old_one(patch: pytest.MonkeyPatch) -> None:
     plan_start = identity.plan_start
 
@@ -151,17 +124,6 @@ def take_a_restored_backup_for_the_newest_state(patch: pytest.MonkeyPatch) -> No
     patch.setattr(identity, "check_not_older", lambda group, identity: None)
 
 
-def keep_the_elr_when_min_isr_changes(patch: pytest.MonkeyPatch) -> None:
-    configure = changes.configure
-
-    def keep(group: Group, **given: Any) -> Group:
-        return replace(configure(group, **given), elr=group.elr)
-
-    patch.setattr(changes, "configure", keep)
-    patch.setattr("simulation.group.replica.configure", keep)
-    patch.setattr("headrace.cluster.records.contradictions", lambda group: [])
-
-
 def trust_half_a_copy(patch: pytest.MonkeyPatch) -> None:
     opened = CopyExchange.open
 
@@ -184,12 +146,6 @@ BROKEN = [
     pytest.param(commit_what_the_own_device_lacks, 150, marks=LONG),
     pytest.param(take_a_wiped_disk_for_the_old_one, 150, marks=LONG),
     pytest.param(take_a_restored_backup_for_the_newest_state, 150, marks=LONG),
-    # Seldom: nobody has seen these noticed among 60 seeds.
-    pytest.param(recover_by_the_highest_sequence, 3_000, marks=LONG),
-    pytest.param(judge_min_isr_by_who_may_be_named, 3_000, marks=LONG),
-    pytest.param(count_one_that_joins_late, 3_000, marks=LONG),
-    pytest.param(take_an_unknown_outcome_for_a_failure, 3_000, marks=LONG),
-    pytest.param(keep_the_elr_when_min_isr_changes, 3_000, marks=LONG),
 ]
 
 
