@@ -61,6 +61,14 @@ class BrokerEntry:
             self._own[session.user] = found
         return found
 
+    def shows_all(self, session: Session) -> bool:
+        """Whether a person may see what the console itself has seen: its alerts, and the history of the whole broker.
+        Where people log in, those whom the broker gives its figures."""
+        if not self.has_logins:
+            return True
+        own = self._own.get(session.user)
+        return own is not None and own.overview is not None and not own.refused
+
     def _retire(self) -> None:
         """End what nobody watches any more, and the oldest beyond the bound."""
         idle = [user for user, each in self._own.items() if not each.is_watched]

@@ -158,3 +158,46 @@ def test_ten_thousand_topics_are_searched_and_paged_by_the_broker(open_page: Ope
         page.locator("h1", has_text="topic-07777").wait_for()
         page.close()
         console.stop()
+
+
+def test_people_log_in_as_users_of_the_broker_and_see_what_they_may(
+    open_page: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "broker"
+    with ServeProcess(data, "--http", "127.0.0.1:0") as broker:
+        http = Http(broker.addresses["http"])
+        for name in ("root", "ann"):
+            http("POST", "/v1/users", {"name": name, "password": PASSWORD})
+        http("PUT", "/v1/topics/payroll", {})
+        broker.stop()
+    monkeypatch.setenv("HEADRACE_CONSOLE_USER", "root")
+    monkeypatch.setenv("HEADRACE_CONSOLE_PASSWORD", PASSWORD)
+    flags = (
+        "--http",
+        "127.0.0.1:0",
+        "--authorization",
+        "on",
+        "--super-users",
+        "root",
+        "--http-authentication",
+        "required",
+    )
+    with ServeProcess(data, *flags) as broker:
+        console = Running(tmp_path / "console", f"local={broker.addresses['http']}")
+        page = open_page(f"{console.url}/local/topics", REFUSED)
+        log_in(page, "ann", "wrong password")
+        page.get_by_role("alert").wait_for()
+        log_in(page, "ann")
+        # The console itself may see everything; ann may not.
+        page.get_by_text("No topics yet").wait_for()
+        page.goto(f"{console.url}/local/topic?name=payroll")
+        page.get_by_role("heading", name="You may not see this").wait_for()
+        for tab in ("", "?tab=rules", "?tab=history"):
+            page.goto(f"{console.url}/local/alerts{tab}")
+            page.get_by_role("heading", name="You may not see this").wait_for()
+        page.get_by_role("button", name="Log out").click()
+        log_in(page, "root")
+        page.goto(f"{console.url}/local/topics")
+        page.get_by_role("link", name="payroll", exact=True).wait_for()
+        page.close()
+        console.stop()

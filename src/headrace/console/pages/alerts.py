@@ -33,6 +33,8 @@ async def build(page: Page) -> None:
         page.show(h("div", f"Rules are not evaluated: {page.entry.alerts.unavailable}.", class_="note-box warn"))
     tab = page.query.get("tab", "")
     try:
+        # What fires is the console's; who may see it is the broker's to say.
+        await page.api.rules()
         if tab == "rules":
             await _rules(page)
         elif tab == "silences":

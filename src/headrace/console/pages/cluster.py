@@ -29,6 +29,9 @@ async def build(page: Page) -> None:
     _, seconds = span_of(page)
 
     async def drawn() -> Html:
+        if not page.entry.shows_all(page.session):
+            return Html("")
+
         async def line(words: str, figure: str) -> charts.Line:
             return charts.Line(words, await page.history("node", "", figure, seconds))
 

@@ -109,7 +109,7 @@ def _node_key(page: Page) -> tuple[str, ...]:
 
 def _problems(page: Page) -> Html:
     overview = page.sampler.overview
-    firing = page.entry.alerts.firing
+    firing = page.entry.alerts.firing if page.entry.shows_all(page.session) else []
     problems = overview.problems if overview is not None else []
     if page.sampler.away is not None:
         return h("div", "What is wrong now is not known while the broker does not answer.", class_="note-box warn")
@@ -155,6 +155,8 @@ def _where(page: Page, problem: Problem) -> Child:
 
 
 async def _charts(page: Page) -> Html:
+    if not page.entry.shows_all(page.session):
+        return Html("")
     _, seconds = span_of(page)
 
     async def line(figure: str, name: str = "") -> charts.Line:

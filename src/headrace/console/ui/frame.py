@@ -131,7 +131,7 @@ class Frame:
                 )
                 self._bar_html = bar
                 self._banner = ui.html("", sanitize=False).classes("banner").props('role="status" aria-live="polite"')
-                with ui.element("main").classes("content").props("id=content"):
+                with ui.element("div").classes("content").props("id=content"):
                     routes = {
                         f"/{name}" + ("" if path == "/" else path): self._routed(path, build)
                         for path, build in self._pages.items()
@@ -172,7 +172,7 @@ class Frame:
 
     def _navigation(self) -> Html:
         base = f"/{self._entry.name}"
-        firing = len(self._entry.alerts.firing)
+        firing = len(self._entry.alerts.firing) if self._entry.shows_all(self._visit.session) else 0
         items: list[Child] = [h("a", LOGO, "Headrace", class_="brand", href=base)]
         for section, places in SECTIONS.items():
             if section:
