@@ -12,12 +12,14 @@ import os
 import ssl
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
+from headrace.cli.credentials import login_options, read_login
 from headrace.cli.options import Options, add_options
-from headrace.client import Client, ClientError, ConnectionLost
+from headrace.client import Client, ClientError, ConnectionLost, Credentials, Mechanism
 from headrace.client.errors import InvalidResponse
 from headrace.client.tls import client_context
 from headrace.errors import HeadraceError
@@ -34,35 +36,92 @@ TlsCert = Annotated[
 ]
 TlsKey = Annotated[str, typer.Option(envvar="HEADRACE_CLIENT_KEY", metavar="FILE", help="The certificate's key (PEM).")]
 
+Tls = Annotated[bool, typer.Option("--tls", envvar="HEADRACE_TLS", help="Speak TLS; trust the machine's authorities.")]
+SaslMechanism = Annotated[
+    Mechanism, typer.Option(envvar="HEADRACE_SASL_MECHANISM", help="How to show the password.", case_sensitive=False)
+]
+SaslPlaintext = Annotated[
+    bool,
+    typer.Option("--sasl-plaintext", help="Show a token or a PLAIN password without TLS, too: the network is guarded."),
+]
+
 OPTIONS: Options = {
     "bootstrap": (Bootstrap, "127.0.0.1:9092"),
+    "tls": (Tls, False),
     "tls_ca": (TlsCa, ""),
     "tls_cert": (TlsCert, ""),
     "tls_key": (TlsKey, ""),
+    "sasl_mechanism": (SaslMechanism, Mechanism.SCRAM_SHA_256.value),
+    "sasl_plaintext": (SaslPlaintext, False),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A Kafka door, and how a command comes to it."""
+
+    bootstrap: str
+    tls: ssl.SSLContext | None
+    credentials: Credentials | None
+    advice: str
+    """What may help where the broker hangs up."""
+
+    def client(self, client_id: str, timeout: float = 30.0) -> Client:
+        """A client, which is not connected yet."""
+        try:
+            return Client(
+                self.bootstrap, tls=self.tls, credentials=self.credentials, client_id=client_id, timeout=timeout
+            )
+        except ClientError as error:
+            raise HeadraceError(f"--bootstrap (or HEADRACE_BOOTSTRAP): {error}") from None
+
+
+def aims(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that choose the broker and say who comes. Its parameter `target` has the choice."""
+
+    def run(
+        bootstrap: str,
+        tls: bool,
+        tls_ca: str,
+        tls_cert: str,
+        tls_key: str,
+        sasl_mechanism: Mechanism,
+        sasl_plaintext: bool,
+        as_user: str,
+        as_password_file: str,
+        token_file: str,
+        **arguments: Any,
+    ) -> None:
+        context = tls_context(tls_ca, tls_cert, tls_key, always=tls)
+        login = read_login(as_user, as_password_file, token_file)
+        credentials = None
+        if login is not None:
+            credentials = Credentials(
+                login.user, login.password, login.token, Mechanism(sasl_mechanism), allow_plaintext=sasl_plaintext
+            )
+        command(target=Target(bootstrap, context, credentials, _hang_up_advice(context, tls_cert)), **arguments)
+
+    return add_options(command, run, {**OPTIONS, **login_options(command)}, ["target"])
 
 
 def connects(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     """Make a plain command of a coroutine whose parameter `client` is a connected client."""
 
-    def run(bootstrap: str, tls_ca: str, tls_cert: str, tls_key: str, **arguments: Any) -> None:
+    def run(target: Target, **arguments: Any) -> None:
         async def connected() -> None:
-            tls = tls_context(tls_ca, tls_cert, tls_key)
-            try:
-                made = Client(bootstrap, tls=tls, client_id="headrace-cli")
-            except ClientError as error:
-                raise HeadraceError(f"--bootstrap (or HEADRACE_BOOTSTRAP): {error}") from None
-            async with made as client:
+            async with target.client("headrace-cli") as client:
                 try:
                     await client.cluster.any_node()
+                    # A broker that wants authentication hangs up on the first question only.
+                    await client.cluster.refresh(())
                 except (ConnectionLost, InvalidResponse) as error:
-                    raise HeadraceError(f"{error}. {_advice(error, tls_ca, tls_cert)}") from None
+                    raise HeadraceError(f"{error}. {_advice(error, target)}") from None
                 client.cluster.watch = Outage().report
                 await command(client=client, **arguments)
 
         asyncio.run(connected())
 
-    return add_options(command, run, OPTIONS, ["client"])
+    return aims(add_options(command, run, {}, ["client"]))
 
 
 class Outage:
@@ -81,22 +140,28 @@ class Outage:
             self._since = None
 
 
-def _advice(error: ClientError, tls_ca: str, tls_cert: str) -> str:
+def _advice(error: ClientError, target: Target) -> str:
     """What may help where no broker was reached."""
     if isinstance(error, InvalidResponse):
         return "Use --bootstrap with the Kafka door's address."
     # A broker closes the connection of a client that it does not trust, or that speaks plain text, without a word; what
     # it has not read by then makes a reset of it.
-    if not tls_cert and any(text in str(error) for text in ("closed it", os.strerror(errno.ECONNRESET))):
-        if tls_ca:
-            return "--tls-cert and --tls-key show a certificate to a broker that asks for one."
-        return "--tls-ca reaches a broker that speaks TLS."
+    if target.advice and any(text in str(error) for text in ("closed it", os.strerror(errno.ECONNRESET))):
+        return target.advice
     return "Is the broker running? See --bootstrap."
 
 
-def tls_context(ca: str, cert: str, key: str, prefix: str = "tls") -> ssl.SSLContext | None:
+def _hang_up_advice(tls: ssl.SSLContext | None, cert: str) -> str:
+    if cert:
+        return ""
+    if tls is not None:
+        return "--tls-cert and --tls-key show a certificate to a broker that asks for one."
+    return "--tls-ca reaches a broker that speaks TLS."
+
+
+def tls_context(ca: str, cert: str, key: str, prefix: str = "tls", *, always: bool = False) -> ssl.SSLContext | None:
     """A client's TLS, or None where no option of TLS is given. The prefix is that of the options' names."""
-    if not (ca or cert or key):
+    if not (ca or cert or key or always):
         return None
     if bool(cert) != bool(key):
         raise HeadraceError(f"--{prefix}-cert and --{prefix}-key go together: give both, or neither")

@@ -1,4 +1,4 @@
-"""As whom commands come to a broker's HTTP door, and how they read a password.
+"""As whom commands come to a broker's doors, and how they read a password.
 
 A secret is never an argument: those are for all to see in the list of processes. A password comes from a file, from
 standard input or from a prompt, a token from a file or the environment.
@@ -12,6 +12,7 @@ import os
 import sys
 from base64 import b64encode
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import typer
@@ -53,7 +54,8 @@ def read_secret(file: str, what: str) -> str:
     """The first line of a file or of standard input."""
     try:
         if file == STDIN:
-            line = sys.stdin.readline(SECRET_BYTES_MAX)
+            # As bytes: what stands behind it may be messages, which are read from the same buffer.
+            line = sys.stdin.buffer.readline(SECRET_BYTES_MAX).decode()
         else:
             path = parse_path(file)
             if path.stat().st_mode & OTHERS:
@@ -80,16 +82,34 @@ def ask_password(file: str, prompt: str, *, twice: bool = False) -> str:
     return password
 
 
-def authorization(user: str, password_file: str, token_file: str) -> Mapping[str, str]:
-    """The header that shows who asks; none where it is not said."""
+@dataclass(frozen=True, slots=True)
+class Login:
+    """As whom a command comes: a user with a password, or a token."""
+
+    user: str = ""
+    password: str = field(default="", repr=False)
+    token: str = field(default="", repr=False)
+
+
+def read_login(user: str, password_file: str, token_file: str) -> Login | None:
+    """What the options and the environment say; None where they say nothing."""
     token = read_secret(token_file, "token") if token_file else os.environ.get("HEADRACE_TOKEN", "").strip()
     if user and token_file:
         raise HeadraceError("--user and --token-file are two ways to come in. Use one.")
     if user:
-        password = ask_password(password_file, f"Password of {user}")
-        return {"Authorization": "Basic " + b64encode(f"{user}:{password}".encode()).decode()}
+        return Login(user, ask_password(password_file, f"Password of {user}"))
     if token:
         if not token.isascii() or not token.isprintable() or " " in token:
             raise HeadraceError("the token (--token-file or HEADRACE_TOKEN) has characters that no token has")
-        return {"Authorization": f"Bearer {token}"}
-    return {}
+        return Login(token=token)
+    return None
+
+
+def authorization(user: str, password_file: str, token_file: str) -> Mapping[str, str]:
+    """The header that shows who asks; none where it is not said."""
+    login = read_login(user, password_file, token_file)
+    if login is None:
+        return {}
+    if login.token:
+        return {"Authorization": f"Bearer {login.token}"}
+    return {"Authorization": "Basic " + b64encode(f"{login.user}:{login.password}".encode()).decode()}

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.connect import Bootstrap, TlsCa, TlsCert, TlsKey, tls_context
+from headrace.cli.connect import Target, aims
 from headrace.cli.durations import format_rough, parse_duration
 from headrace.cli.foreground import LogFormat, LogLevel, stop_on_signals
 from headrace.cli.options import Json, extra
 from headrace.cli.output import show
-from headrace.client import Client
 from headrace.errors import HeadraceError
 from headrace.logs import log_like_a_server
 
@@ -64,9 +63,10 @@ class OnRefused(StrEnum):
 
 
 @app.command()
+@aims
 def relay(
+    target: Target,
     database: Database,
-    bootstrap: Bootstrap = "127.0.0.1:9092",
     name: Annotated[
         str, typer.Option(help="The outbox's name at the broker. Each outbox needs its own.")
     ] = DEFAULT_NAME,
@@ -81,9 +81,6 @@ def relay(
     messages: Annotated[int, typer.Option(min=1, max=MESSAGES_MAX, help="The most messages per transaction.")] = 1_000,
     poll: Annotated[str, typer.Option(metavar="TIME", help="How often to poll an empty table.")] = "100ms",
     compression: Annotated[str, typer.Option(help="none, gzip, snappy, lz4 or zstd.")] = "none",
-    tls_ca: TlsCa = "",
-    tls_cert: TlsCert = "",
-    tls_key: TlsKey = "",
     log_level: LogLevel = "info",
     log_format: LogFormat = "auto",
 ) -> None:
@@ -101,8 +98,7 @@ def relay(
     log_like_a_server(log_level, log_format)
 
     async def run() -> None:
-        tls = tls_context(tls_ca, tls_cert, tls_key)
-        async with Client(bootstrap, tls=tls, client_id="headrace-outbox", timeout=BROKER_SECONDS) as client:
+        async with target.client("headrace-outbox", BROKER_SECONDS) as client:
             publisher = KafkaPublisher(client, name, compression=compression)
             relay = Relay(store, publisher, name, settings)
             stop_on_signals(relay.stop)

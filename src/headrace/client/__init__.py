@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 from headrace.client.admin import EARLIEST, LATEST, MAX_TIMESTAMP, Admin
 from headrace.client.client import Client
 from headrace.client.cluster import Cluster
+from headrace.client.credentials import Credentials, Mechanism
 from headrace.client.errors import (
+    AuthenticationError,
     BrokerError,
     ClientError,
     ConnectionLost,
@@ -35,6 +37,7 @@ __all__ = [
     "LATEST",
     "MAX_TIMESTAMP",
     "Admin",
+    "AuthenticationError",
     "BrokerError",
     "Chunk",
     "Client",
@@ -42,8 +45,10 @@ __all__ = [
     "Cluster",
     "ConnectionLost",
     "Consumer",
+    "Credentials",
     "Delivered",
     "Delivery",
+    "Mechanism",
     "Producer",
     "ProducerFenced",
     "Record",

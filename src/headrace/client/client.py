@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.client.admin import Admin
 from headrace.client.cluster import Cluster
+from headrace.client.credentials import Credentials
 
 if TYPE_CHECKING:
     from headrace.client.consumer import Consumer
@@ -31,12 +32,18 @@ class Client:
         bootstrap: str | Sequence[str],
         *,
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
         client_id: str | None = "headrace",
         timeout: float = 30.0,
         connect_timeout: float = 10.0,
     ) -> None:
         self.cluster = Cluster(
-            bootstrap, tls=tls, client_id=client_id, timeout=timeout, connect_timeout=connect_timeout
+            bootstrap,
+            tls=tls,
+            credentials=credentials,
+            client_id=client_id,
+            timeout=timeout,
+            connect_timeout=connect_timeout,
         )
         self.admin = Admin(self.cluster)
 

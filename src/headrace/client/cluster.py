@@ -15,9 +15,19 @@ from typing import Any, TypeVar
 
 from headrace.client import lookups
 from headrace.client.connection import Connection, connect
-from headrace.client.errors import BrokerError, ClientClosed, ClientError, ConnectionLost, check, error_code
+from headrace.client.credentials import Credentials
+from headrace.client.errors import (
+    AuthenticationError,
+    BrokerError,
+    ClientClosed,
+    ClientError,
+    ConnectionLost,
+    check,
+    error_code,
+)
 from headrace.client.lookups import TopicState
 from headrace.client.messages import Request, request
+from headrace.client.sasl import offered_mechanisms
 from headrace.format.error_codes import ErrorCode
 
 T = TypeVar("T")
@@ -51,12 +61,14 @@ class Cluster:
         bootstrap: str | Sequence[str],
         *,
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
         client_id: str | None = "headrace",
         timeout: float = 30.0,
         connect_timeout: float = 10.0,
     ) -> None:
         self._bootstrap = [_address(each) for each in _split_addresses(bootstrap)]
         self._tls = tls
+        self._credentials = credentials
         self._client_id = client_id
         self.timeout = timeout
         """Seconds after which an unanswered request fails."""
@@ -153,19 +165,41 @@ class Cluster:
         return await asyncio.shield(task)
 
     async def _open(self, key: tuple[str, int, str]) -> Connection:
-        connection = await connect(
-            key[0],
-            key[1],
-            tls=self._tls,
-            client_id=self._client_id,
-            connect_timeout=self._connect_timeout,
-            timeout=self.timeout,
-        )
+        connection = await self._dial(*key[:2])
         if self._closed:
             connection.close()
             raise ClientClosed("the client is closed")
         self._connections[key] = connection
         return connection
+
+    async def _dial(self, host: str, port: int) -> Connection:
+        return await connect(
+            host,
+            port,
+            tls=self._tls,
+            credentials=self._credentials,
+            client_id=self._client_id,
+            connect_timeout=self._connect_timeout,
+            timeout=self.timeout,
+        )
+
+    async def _check_anonymous(self, connection: Connection) -> None:
+        """Raise AuthenticationError where a broker may have hung up because the client does not show who it is."""
+        if self._credentials is not None:
+            return
+        try:
+            asked = await self._dial(*_address(connection.address))
+            try:
+                mechanisms = await offered_mechanisms(asked)
+            finally:
+                asked.close()
+        except ClientError:
+            return
+        if mechanisms:
+            raise AuthenticationError(
+                f"{connection.address} wants authentication ({', '.join(mechanisms)}). Give a user and a password "
+                "(--user, --password-file), or a token (--token-file)."
+            )
 
     # --- metadata ---
 
@@ -175,12 +209,16 @@ class Cluster:
         """Fetch metadata of these topics, or (None) of all. The state of each, or its error."""
         connection = await self.any_node()
         connection.require(lookups.METADATA, lookups.METADATA_VERSION)
-        reply = await connection.send(
-            lookups.METADATA,
-            lookups.METADATA_VERSION,
-            lookups.encode_metadata(topics, create),
-            lookups.decode_metadata,
-        )
+        try:
+            reply = await connection.send(
+                lookups.METADATA,
+                lookups.METADATA_VERSION,
+                lookups.encode_metadata(topics, create),
+                lookups.decode_metadata,
+            )
+        except ConnectionLost:
+            await self._check_anonymous(connection)
+            raise
         self.nodes = {node: Node(node, host, port) for node, host, port in reply.brokers}
         self.cluster_id = reply.cluster_id
         self._controller = reply.controller

@@ -3,6 +3,9 @@
 Any number of requests may be under way; each has a future, found again by its correlation id. Small frames are cut out
 of one receive buffer, a frame larger than that is received straight into its own (`frames`). A request that is not
 answered in time takes the connection with it, because nothing behind it can be trusted to arrive either.
+
+Where the broker bounds a session, the client authenticates again before its end, on the same connection. Requests that
+come meanwhile are held back, in their order: the broker takes nothing else until it knows who asks.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any, TypeVar
 
-from headrace.client import lookups
+from headrace.client import lookups, sasl
+from headrace.client.credentials import Credentials
 from headrace.client.errors import (
     ClientError,
     ConnectionLost,
@@ -30,6 +34,8 @@ from headrace.version import VERSION
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
 
+# Of a session's length, after which the client authenticates again.
+RENEW_AT = 0.8
 RECEIVE_BYTES = 262_144
 RESPONSE_MAX_BYTES = 1 << 30
 SIZE = Struct(">i")
@@ -59,6 +65,10 @@ class Connection(asyncio.BufferedProtocol):
         self._in_flight: dict[int, tuple[asyncio.Future[Any], Callable[[memoryview], Any], float]] = {}
         self._watch: asyncio.TimerHandle | None = None
         self._writable: asyncio.Future[None] | None = None
+        # What waits until the client has authenticated again; None while it does not.
+        self._held: list[Buffer] | None = None
+        self._renewal: asyncio.TimerHandle | None = None
+        self._renewing: asyncio.Task[None] | None = None
         self._buffer = bytearray(RECEIVE_BYTES)
         self._view = memoryview(self._buffer)
         self._start = 0
@@ -101,13 +111,16 @@ class Connection(asyncio.BufferedProtocol):
         parts: Sequence[Buffer],
         decode: Callable[[memoryview], T],
         timeout: float | None = None,
+        *,
+        urgent: bool = False,
     ) -> asyncio.Future[T]:
-        """Send a request whose body is packed already. `decode` gets what follows the correlation id."""
+        """Send a request whose body is packed already. `decode` gets what follows the correlation id. `urgent`: it is
+        part of an authentication, for which others are held back."""
         future: asyncio.Future[T] = self._loop.create_future()
         if self._lost is not None:
             future.set_exception(self._lost)
             return future
-        correlation = self._write(key, version, parts)
+        correlation = self._write(key, version, parts, urgent)
         deadline = self._loop.time() + (self._timeout if timeout is None else timeout)
         self._in_flight[correlation] = (future, decode, deadline)
         if self._watch is None or self._watch.when() > deadline:
@@ -127,11 +140,15 @@ class Connection(asyncio.BufferedProtocol):
         if self._lost is not None:
             raise self._lost
 
-    def _write(self, key: int, version: int, parts: Sequence[Buffer]) -> int:
+    def _write(self, key: int, version: int, parts: Sequence[Buffer], urgent: bool = False) -> int:
         assert self._transport is not None
         self._correlation = correlation = (self._correlation + 1) & 0x7FFFFFFF
         size = HEADER.size - SIZE.size + len(self._client) + sum(map(len, parts))
-        self._transport.writelines((HEADER.pack(size, key, version, correlation) + self._client, *parts))
+        frame = (HEADER.pack(size, key, version, correlation) + self._client, *parts)
+        if self._held is None or urgent:
+            self._transport.writelines(frame)
+        else:
+            self._held += frame
         return correlation
 
     def _watch_until(self, deadline: float) -> None:
@@ -148,6 +165,29 @@ class Connection(asyncio.BufferedProtocol):
             self._watch_until(deadline)
         else:
             self._fail(RequestTimeout(f"{self.address} did not answer in time. Is it overloaded, or cut off?"))
+
+    # --- authentication ---
+
+    async def authenticate(self, credentials: Credentials) -> None:
+        """Show the broker who the client is, and again before that ends. Raises AuthenticationError."""
+        lifetime_ms = await sasl.authenticate(self, credentials)
+        if lifetime_ms > 0 and self._lost is None:
+            self._renewal = self._loop.call_later(lifetime_ms / 1000 * RENEW_AT, self._begin_renewal, credentials)
+
+    def _begin_renewal(self, credentials: Credentials) -> None:
+        self._held = []
+        self._renewing = self._loop.create_task(self._renew(credentials))
+
+    async def _renew(self, credentials: Credentials) -> None:
+        try:
+            await self.authenticate(credentials)
+        except ClientError as error:
+            # Another connection is told for good what is wrong, if it still is.
+            self._fail(ConnectionLost(f"the session at {self.address} could not be renewed: {error}"))
+            return
+        held, self._held = self._held, None
+        if held and self._transport is not None:
+            self._transport.writelines(held)
 
     # --- responses ---
 
@@ -228,6 +268,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
+        if self._renewal is not None:
+            self._renewal.cancel()
         for future, _, _ in self._in_flight.values():
             if not future.done():
                 future.set_exception(error)
@@ -246,11 +288,14 @@ async def connect(
     port: int,
     *,
     tls: ssl.SSLContext | None = None,
+    credentials: Credentials | None = None,
     client_id: str | None = "headrace",
     timeout: float = 30.0,
     connect_timeout: float = 10.0,
 ) -> Connection:
-    """Connect and negotiate. Raises ConnectionLost where that fails."""
+    """Connect, negotiate and authenticate. Raises ConnectionLost or AuthenticationError where that fails."""
+    if credentials is not None:
+        credentials.check_way(encrypted=tls is not None)
     loop = asyncio.get_running_loop()
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     connection: Connection | None = None
@@ -265,6 +310,8 @@ async def connect(
             )
             try:
                 await _negotiate(connection)
+                if credentials is not None:
+                    await connection.authenticate(credentials)
             except BaseException:
                 connection.close()
                 raise

@@ -49,6 +49,10 @@ class ClientClosed(ClientError):
     """The client was closed while something was still under way."""
 
 
+class AuthenticationError(ClientError):
+    """The client cannot show the broker who it is, or the broker cannot show the client that it is the right one."""
+
+
 class BrokerError(ClientError):
     """The broker answered an error. `error` is Kafka's code; the text names what it is about."""
 
