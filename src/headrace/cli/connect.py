@@ -10,6 +10,7 @@ import asyncio
 import errno
 import os
 import ssl
+import sys
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -93,6 +94,12 @@ def aims(command: Callable[..., None]) -> Callable[..., None]:
         **arguments: Any,
     ) -> None:
         context = tls_context(tls_ca, tls_cert, tls_key, always=tls)
+        if as_user and not as_password_file and not sys.stdin.isatty():
+            # There it is messages that stand on standard input, as with `headrace produce`.
+            raise HeadraceError(
+                f"there is no password for {as_user}. Give --password-file (or HEADRACE_PASSWORD_FILE); - is the first "
+                "line of standard input."
+            )
         login = read_login(as_user, as_password_file, token_file)
         credentials = None
         if login is not None:
