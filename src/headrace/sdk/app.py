@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 import msgspec
 import structlog
 
-from headrace.client import Client
 from headrace.sdk.auditing import Audit
 from headrace.sdk.batch_runner import BatchRunner
 from headrace.sdk.declarations import (
@@ -48,7 +47,7 @@ from headrace.sdk.runner import SubscriptionRunner
 from headrace.sdk.scenario import KAFKA, NSQ, Options, scenario
 from headrace.sdk.send_buffer import SendBuffer
 from headrace.sdk.settings import Effective
-from headrace.sdk.system import BOTH_WIRES, MEMORY, System, Unsuited, context_of
+from headrace.sdk.system import BOTH_WIRES, MEMORY, System, Unsuited, client_of
 from headrace.sdk.transaction_buffer import TransactionBuffer, check, current_buffer
 from headrace.sdk.transport import ConsumerConfig
 from headrace.sdk.values import Duration, Headers, Key, SendOptions, bytes_of, seconds_of
@@ -411,7 +410,7 @@ class App:
         if not self._register or not address.kafka:
             return None
         topics = {name: plan for name, plan in self._topics.items() if plan.declared}
-        client = Client(address.kafka, tls=context_of(address), client_id=self.name)
+        client = client_of(address, self.name)
         registration = make_registration(
             self, topics, [(*plan, each) for plan, each in zip(plans, handlers, strict=True)]
         )

@@ -8,24 +8,36 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 from urllib.error import HTTPError, URLError
-from urllib.parse import quote
-from urllib.request import Request, urlopen
+from urllib.parse import quote, urlsplit
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
+from headrace.addresses import is_loopback
+from headrace.client.errors import AuthenticationError
+from headrace.sdk.login import Login
 from headrace.sdk.system import OFF, Unsuited
 
 SECONDS = 10.0
+HTTPS = "https://"
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 NOT_FOUND = 404
-# Python follows one for GET alone.
 REDIRECT = 307
 REDIRECTS_MAX = 3
 
 
 class HttpDoor:
-    def __init__(self, address: str, cluster_id: str) -> None:
-        """`address`: HOST:PORT, or `off`. `cluster_id`: of the broker that its other doors lead to."""
+    def __init__(
+        self, address: str, cluster_id: str, login: Login | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """`address`: HOST:PORT, with https:// before it for TLS, or `off`. `cluster_id`: of the broker that its other
+        doors lead to."""
+        self._url = address if address.startswith(HTTPS) else f"http://{address}"
+        self._login = login
+        self._tls = tls
         self._address = address
         self._cluster_id = cluster_id
         self._checked = False
@@ -71,7 +83,7 @@ class HttpDoor:
 
     async def _ask(self, method: str, path: str, content: Mapping[str, Any] | None = None) -> tuple[int, Any]:
         try:
-            return await asyncio.to_thread(ask, method, f"http://{self._address}{path}", SECONDS, content)
+            return await asyncio.to_thread(self._ask_now, method, path, content)
         except OSError as error:
             reason = error.reason if isinstance(error, URLError) else error
             raise Unsuited(
@@ -79,27 +91,63 @@ class HttpDoor:
                 f"({reason}). Give it in the URL: ?http=HOST:PORT"
             ) from None
 
+    def _ask_now(self, method: str, path: str, content: Mapping[str, Any] | None) -> tuple[int, Any]:
+        headers = {}
+        if self._login is not None and _is_private(self._url):
+            try:
+                headers["Authorization"] = self._login.header()
+            except AuthenticationError as error:
+                raise Unsuited(str(error)) from None
+        return ask(method, self._url + path, SECONDS, content, headers, self._tls)
 
-def ask(method: str, url: str, seconds: float, content: Mapping[str, Any] | None = None) -> tuple[int, Any]:
+
+def ask(
+    method: str,
+    url: str,
+    seconds: float,
+    content: Mapping[str, Any] | None = None,
+    headers: Mapping[str, str] = NO_HEADERS,
+    tls: ssl.SSLContext | None = None,
+) -> tuple[int, Any]:
     """Status and answer, parsed where it is JSON. A node of a group that follows sends to the one that leads. Raises
     OSError where nothing answers."""
-    status, answer, location = _ask_once(method, url, seconds, content)
+    status, answer, location = _ask_once(method, url, seconds, content, headers, tls)
     for _ in range(REDIRECTS_MAX):
         if status != REDIRECT or not location:
             break
-        status, answer, location = _ask_once(method, location, seconds, content)
+        if headers and not _is_private(location):
+            break
+        status, answer, location = _ask_once(method, location, seconds, content, headers, tls)
     return status, answer
 
 
-def _ask_once(method: str, url: str, seconds: float, content: Mapping[str, Any] | None) -> tuple[int, Any, str]:
+class _Stay(HTTPRedirectHandler):
+    """Leaves redirects to `ask`: Python would show who asks wherever one leads, and follows none but for GET."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+def _ask_once(
+    method: str,
+    url: str,
+    seconds: float,
+    content: Mapping[str, Any] | None,
+    headers: Mapping[str, str],
+    tls: ssl.SSLContext | None,
+) -> tuple[int, Any, str]:
     body = None if content is None else json.dumps(content).encode()
     try:
-        with urlopen(
-            Request(url, body, {"Content-Type": "application/json"}, method=method), timeout=seconds
-        ) as answer:
+        request = Request(url, body, {"Content-Type": "application/json", **headers}, method=method)
+        with build_opener(_Stay(), HTTPSHandler(context=tls)).open(request, timeout=seconds) as answer:
             return answer.status, _read(answer.read()), ""
     except HTTPError as error:
         return error.code, _read(error.read()), error.headers.get("Location", "")
+
+
+def _is_private(url: str) -> bool:
+    """Whether nobody reads on the way who asks: what shows that is not sent anywhere else."""
+    return url.startswith(HTTPS) or is_loopback(urlsplit(url).hostname or "")
 
 
 def _path(topic: str, queue: str) -> str:

@@ -30,7 +30,7 @@ from headrace.sdk.message import NO_HEADERS, Message, Outgoing, Receipt
 from headrace.sdk.puller import Puller, Track
 from headrace.sdk.retry_topic import WAITS, RetryPuller, partition_for
 from headrace.sdk.send_buffer import SendBuffer
-from headrace.sdk.system import Address, Unsuited, context_of
+from headrace.sdk.system import Address, Unsuited, client_of
 from headrace.sdk.transport import ConsumerConfig, Deliver, Delivery, PublishFailed, Receiver, TooLarge, Transport
 
 log = structlog.get_logger("headrace.sdk")
@@ -53,11 +53,13 @@ class KafkaTransport(Transport):
         self._aside: set[str] = set()
 
     async def open(self) -> None:
-        client = self._client = Client(self.address.kafka, tls=context_of(self.address), client_id=self.client_id)
+        client = self._client = client_of(self.address, self.client_id)
         try:
             await client.__aenter__()
             # Once without retries: a mistyped address fails now.
             await client.cluster.any_node()
+            # A broker that wants authentication hangs up on the first question only.
+            await client.cluster.refresh(())
         except ClientError as error:
             self._client = None
             await client.__aexit__(None, None, None)
@@ -170,7 +172,8 @@ class KafkaTransport(Transport):
         """How Kafka's own library reaches the cluster."""
         address = self.address
         tls = address.tls.librdkafka() if address.tls is not None else {}
-        return {"bootstrap.servers": address.kafka, "client.id": self.client_id, **tls}
+        login = address.login.librdkafka(encrypted=bool(tls)) if address.login is not None else {}
+        return {"bootstrap.servers": address.kafka, "client.id": self.client_id, **tls, **login}
 
     async def ensure_aside(self, message: Outgoing, origin: str) -> None:
         """The same for the topic to which a message of another goes, with more headers than it had. Raises TooLarge

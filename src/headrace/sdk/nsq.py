@@ -16,7 +16,7 @@ from typing import Any
 
 import structlog
 
-from headrace.client import Client, ClientError
+from headrace.client import ClientError
 from headrace.format.headers import ERROR
 from headrace.format.message_id import decode_id
 from headrace.sdk.background import BackgroundTasks
@@ -35,7 +35,7 @@ from headrace.sdk.nsq_wire import (
     write_body,
 )
 from headrace.sdk.scenario import Tuning
-from headrace.sdk.system import HEADRACE, OFF, Address, Unsuited, context_of
+from headrace.sdk.system import HEADRACE, OFF, Address, Unsuited, client_of, context_of
 from headrace.sdk.transport import ConsumerConfig, Deliver, Delivery, PublishFailed, Receiver, Transport
 
 log = structlog.get_logger("headrace.sdk")
@@ -62,6 +62,7 @@ class NsqTransport(Transport):
         self._address = address
         self._client_id = client_id
         self.tls = context_of(address)
+        self.login = address.login
         self._out: NsqConnection | None = None
         self._connecting = asyncio.Lock()
         self.http = HttpDoor(OFF, "")
@@ -89,7 +90,7 @@ class NsqTransport(Transport):
         address, cluster_id = self._address, out.limits.get("cluster_id")
         if not cluster_id:
             raise Unsuited(f"{address.nsq} is no Headrace. Use nsq://{address.nsq}, or correct nsq= in the URL")
-        async with Client(address.kafka, tls=context_of(address), client_id=self._client_id) as client:
+        async with client_of(address, self._client_id) as client:
             try:
                 await client.cluster.refresh(())
             except ClientError as error:
@@ -101,7 +102,7 @@ class NsqTransport(Transport):
                 )
         port = out.limits.get("http_port")
         learnt = f"{address.nsq.rpartition(':')[0]}:{port}" if port else OFF
-        self.http = HttpDoor(address.http or learnt, cluster_id)
+        self.http = HttpDoor(address.http or learnt, cluster_id, self.login, self.tls)
 
     async def close(self) -> None:
         if self._out is not None:
@@ -164,7 +165,7 @@ class NsqTransport(Transport):
         async with self._connecting:
             if self._out is None or not self._out.open:
                 self._out = NsqConnection(lambda messages: None, lambda: None)
-                await self._out.connect(*split_address(self._address.nsq), self.identity(), self.tls)
+                await self._out.connect(*split_address(self._address.nsq), self.identity(), self.tls, self.login)
             return self._out
 
     def identity(self, timeout: float | None = None) -> dict[str, Any]:
@@ -201,7 +202,7 @@ class NsqTransport(Transport):
         """A topic and a queue on it, with some settings; a queue that exists is given them. Raises Unsuited."""
         # Before anything is made.
         await self.http.check()
-        async with Client(self._address.kafka, tls=context_of(self._address), client_id=self._client_id) as client:
+        async with client_of(self._address, self._client_id) as client:
             await client.admin.ensure_topic(topic)
         await self.http.make_queue(topic, queue, settings, replay=replay)
 
@@ -239,7 +240,10 @@ class NsqReceiver(Receiver):
         connection = NsqConnection(lambda messages: self._came(connection, messages), lambda: self._lost(connection))
         connection.on_late = self._was_late
         self._taken_back.clear()
-        await connection.connect(*self._where, self.transport.identity(self.config.tuning.timeout), self.transport.tls)
+        transport = self.transport
+        await connection.connect(
+            *self._where, transport.identity(self.config.tuning.timeout), transport.tls, transport.login
+        )
         try:
             subscribed = connection.ask(b"SUB %s %s\n" % (self.config.topic.encode(), self.channel.encode()))
             await asyncio.wait_for(subscribed, SUBSCRIBE_SECONDS)

@@ -14,7 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from struct import Struct
 from typing import Any
 
+from headrace.addresses import is_loopback
+from headrace.client.errors import AuthenticationError
 from headrace.format.varint import read_zigzag, zigzag
+from headrace.sdk.login import Login
 
 MAGIC = b"  V2"
 RESPONSE, ERROR, MESSAGE = 0, 1, 2
@@ -71,9 +74,14 @@ class NsqConnection:
         return self._writer is not None
 
     async def connect(
-        self, host: str, port: int, identify: Mapping[str, Any], tls: ssl.SSLContext | None = None
+        self,
+        host: str,
+        port: int,
+        identify: Mapping[str, Any],
+        tls: ssl.SSLContext | None = None,
+        login: Login | None = None,
     ) -> None:
-        """Connect and identify. Raises OSError or NsqError."""
+        """Connect, identify and authenticate. Raises OSError or NsqError."""
         reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port), CONNECT_SECONDS)
         self._writer = writer
         writer.write(MAGIC)
@@ -84,6 +92,10 @@ class NsqConnection:
             answer = await asyncio.wait_for(self.ask(b"IDENTIFY\n" + SIZE.pack(len(body)) + body), CONNECT_SECONDS)
             if tls is not None:
                 await asyncio.wait_for(self._secure(writer, host, answer, tls), CONNECT_SECONDS)
+            if login is not None:
+                await asyncio.wait_for(
+                    self._authenticate(login, answer, clear=host if tls is None else ""), CONNECT_SECONDS
+                )
         except BaseException:
             await self.close()
             raise
@@ -99,6 +111,19 @@ class NsqConnection:
         self._waiting.append(confirmed)
         await writer.start_tls(tls, server_hostname=host)
         await confirmed
+
+    async def _authenticate(self, login: Login, answer: bytes, clear: str) -> None:
+        """AUTH, where the server asks for it or is a Headrace. `clear`: the host, where others can read along."""
+        said = json.loads(answer) if answer.startswith(b"{") else {}
+        if not said.get("auth_required") and said.get("headrace") != 1:
+            return
+        if clear and not is_loopback(clear):
+            raise NsqError(f"AUTH shows the secret to everybody on the way to {clear}. Use TLS: tls=1 or tls_ca=FILE")
+        try:
+            secret = login.nsq_secret()
+        except AuthenticationError as error:
+            raise NsqError(str(error)) from None
+        await self.ask(b"AUTH\n" + SIZE.pack(len(secret)) + secret)
 
     def ask(self, command: bytes) -> asyncio.Future[bytes]:
         """Write a command that is answered. The future raises NsqError."""

@@ -5,7 +5,8 @@ kafka://HOST:9092,HOST:9092            an Apache Kafka cluster
 nsq://HOST:4150                        an nsqd; with ?lookup=HOST:4161,... readers find all that have a topic
 memory://NAME?partitions=4             a system inside this process, for tests
 
-tls=1, tls_ca=FILE, tls_cert=FILE and tls_key=FILE turn TLS on, for all but the last.
+tls=1, tls_ca=FILE, tls_cert=FILE and tls_key=FILE turn TLS on, for all but the last. USER@ before the first host with
+password_file=FILE, or token_file=FILE, says as whom the application comes (`login`).
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ import asyncio
 import ssl
 from collections import defaultdict
 from dataclasses import dataclass
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
+from headrace.client import AuthenticationError, Client
 from headrace.client.tls import client_context
 from headrace.errors import ConfigError
 from headrace.format.delay import MAX_DELAY_MS
+from headrace.sdk.login import OPTIONS as LOGIN_OPTIONS
+from headrace.sdk.login import Login, parse_login
 from headrace.sdk.message import Outgoing
 from headrace.sdk.scenario import KAFKA, NSQ, Scenario, Tuning
 from headrace.sdk.tls import OPTIONS as TLS_OPTIONS
@@ -32,9 +36,9 @@ KAFKA_PORT, NSQ_PORT, HTTP_PORT, LOOKUP_PORT = 9092, 4150, 9080, 4161
 OFF = "off"
 # What may stand behind the question mark, by scheme.
 OPTIONS = {
-    HEADRACE: {"nsq", "http", *TLS_OPTIONS},
-    KAFKA: TLS_OPTIONS,
-    NSQ: {"envelope", "lookup", *TLS_OPTIONS},
+    HEADRACE: {"nsq", "http", *TLS_OPTIONS, *LOGIN_OPTIONS},
+    KAFKA: {*TLS_OPTIONS, *LOGIN_OPTIONS},
+    NSQ: {"envelope", "lookup", *TLS_OPTIONS, *LOGIN_OPTIONS},
     MEMORY: {"partitions"},
 }
 
@@ -58,6 +62,7 @@ class Address:
     lookup: tuple[str, ...] = ()
     """Where readers ask which nsqds have a topic; what is sent goes to the one that the URL names."""
     tls: Tls | None = None
+    login: Login | None = None
     memory: str = ""
     partitions: int = 1
     """Of topics that are made in memory."""
@@ -67,24 +72,26 @@ def parse(url: str) -> Address:
     """Raises ValueError."""
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query))
+    user, _, hosts = parts.netloc.rpartition("@")
+    # First of all: other errors show the URL.
+    login = parse_login(parts.scheme, unquote(user), options)
     known = OPTIONS.get(parts.scheme)
     if known is None:
         raise ValueError(f"{url!r}: a URL begins with headrace://, kafka://, nsq:// or memory://")
     if unknown := sorted(set(options) - known):
         raise ValueError(f"{url!r}: {parts.scheme}:// has no option {', '.join(unknown)}")
-    hosts = parts.netloc
     if parts.scheme == MEMORY:
         return Address(MEMORY, memory=hosts, partitions=_count(url, options.get("partitions", "1")))
     if not hosts:
         raise ValueError(f"{url!r} names no host")
     tls = parse_tls(url, options)
     if parts.scheme == KAFKA:
-        return Address(KAFKA, kafka=",".join(_with_port(each, KAFKA_PORT) for each in hosts.split(",")), tls=tls)
+        kafka = ",".join(_with_port(each, KAFKA_PORT) for each in hosts.split(","))
+        return Address(KAFKA, kafka=kafka, tls=tls, login=login)
     if parts.scheme == NSQ:
         lookup = tuple(_with_port(each, LOOKUP_PORT) for each in options.get("lookup", "").split(",") if each)
-        return Address(
-            NSQ, nsq=_with_port(hosts, NSQ_PORT), envelope=options.get("envelope") == "1", lookup=lookup, tls=tls
-        )
+        envelope = options.get("envelope") == "1"
+        return Address(NSQ, nsq=_with_port(hosts, NSQ_PORT), envelope=envelope, lookup=lookup, tls=tls, login=login)
     kafka = _with_port(hosts, KAFKA_PORT)
     host, _, port = kafka.rpartition(":")
     # A broker whose Kafka door is elsewhere has its other doors elsewhere too: what is at NSQ's port is another broker.
@@ -95,6 +102,7 @@ def parse(url: str) -> Address:
         nsq=_door(options.get("nsq") or usual, NSQ_PORT),
         http=_door(options.get("http", ""), HTTP_PORT),
         tls=tls,
+        login=login,
     )
 
 
@@ -108,6 +116,15 @@ def context_of(address: Address) -> ssl.SSLContext | None:
         raise Unsuited(str(error)) from None
 
 
+def client_of(address: Address, client_id: str) -> Client:
+    """A client of its Kafka door. Raises Unsuited where a file cannot be used."""
+    try:
+        credentials = address.login.credentials() if address.login is not None else None
+    except AuthenticationError as error:
+        raise Unsuited(str(error)) from None
+    return Client(address.kafka, tls=context_of(address), credentials=credentials, client_id=client_id)
+
+
 def _count(url: str, partitions: str) -> int:
     if not partitions.isdecimal() or int(partitions) < 1:
         raise ValueError(f"{url!r}: a topic cannot have {partitions} partitions: give 1 or more")
@@ -115,7 +132,7 @@ def _count(url: str, partitions: str) -> int:
 
 
 def _door(given: str, port: int) -> str:
-    return given if given in ("", OFF) else _with_port(given, port)
+    return given if given in ("", OFF) or "://" in given else _with_port(given, port)
 
 
 def _with_port(host: str, port: int) -> str:
