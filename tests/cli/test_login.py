@@ -10,6 +10,7 @@ from tests.certificates import Authority
 from tests.cli.conftest import Cli, Outcome
 
 import headrace
+from headrace.cli.over_http import Api
 
 PASSWORD = "blue fish"
 CLEAN = (
@@ -114,6 +115,26 @@ def test_without_a_password_file_messages_are_not_taken_for_a_password(
 ) -> None:
     monkeypatch.setenv("HEADRACE_BOOTSTRAP", headrace_broker.kafka_listener("clear"))
     failed(as_ann("produce", "clear", "--user", "ann", stdin=b"one\n"), "--password-file")
+
+
+def test_a_trace_shows_who_asks_at_both_doors(
+    as_ann: Cli, folder: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    get = Api.get
+
+    def record(api: Api, path: str, **query: object) -> object:
+        asked.append(api._login)
+        return get(api, path, **query)
+
+    monkeypatch.setattr(Api, "get", record)
+    who = ["--tls-ca", authority.path, "--user", "ann", "--password-file", folder / "password"]
+    assert as_ann("topic", "create", "traced", *who).code == 0
+    assert as_ann("produce", "traced", *who, stdin=b"one\n").code == 0
+    found = as_ann("trace", "traced/0/0", *who)
+    assert found.code == 0, found.err
+    assert asked
+    assert all(each == {"Authorization": "Basic YW5uOmJsdWUgZmlzaA=="} for each in asked)
 
 
 def clear(broker: headrace.Broker, folder: Path, ca: str) -> list[object]:

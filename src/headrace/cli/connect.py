@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import inspect
 import os
 import ssl
 import sys
 import time
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import typer
@@ -66,6 +67,9 @@ class Target:
     credentials: Credentials | None
     advice: str
     """What may help where the broker hangs up."""
+    header: Mapping[str, str] = field(repr=False)
+    """Who comes, for an HTTP door."""
+    tls_ca: str
 
     def client(self, client_id: str, timeout: float = 30.0) -> Client:
         """A client, which is not connected yet."""
@@ -106,15 +110,21 @@ def aims(command: Callable[..., None]) -> Callable[..., None]:
             credentials = Credentials(
                 login.user, login.password, login.token, Mechanism(sasl_mechanism), allow_plaintext=sasl_plaintext
             )
-        command(target=Target(bootstrap, context, credentials, _hang_up_advice(context, tls_cert)), **arguments)
+        advice, header = _hang_up_advice(context, tls_cert), {} if login is None else login.header
+        command(target=Target(bootstrap, context, credentials, advice, header, tls_ca), **arguments)
 
     return add_options(command, run, {**OPTIONS, **login_options(command)}, ["target"])
 
 
 def connects(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Make a plain command of a coroutine whose parameter `client` is a connected client."""
+    """Make a plain command of a coroutine whose parameter `client` is a connected client. It gets the `target`, too, if
+    it has such a parameter."""
+    asks_target = "target" in inspect.signature(command).parameters
 
     def run(target: Target, **arguments: Any) -> None:
+        if asks_target:
+            arguments["target"] = target
+
         async def connected() -> None:
             async with target.client("headrace-cli") as client:
                 try:

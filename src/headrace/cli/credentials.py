@@ -90,6 +90,13 @@ class Login:
     password: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
 
+    @property
+    def header(self) -> Mapping[str, str]:
+        """What shows it to an HTTP door."""
+        if self.token:
+            return {"Authorization": f"Bearer {self.token}"}
+        return {"Authorization": "Basic " + b64encode(f"{self.user}:{self.password}".encode()).decode()}
+
 
 def read_login(user: str, password_file: str, token_file: str) -> Login | None:
     """What the options and the environment say; None where they say nothing."""
@@ -108,8 +115,4 @@ def read_login(user: str, password_file: str, token_file: str) -> Login | None:
 def authorization(user: str, password_file: str, token_file: str) -> Mapping[str, str]:
     """The header that shows who asks; none where it is not said."""
     login = read_login(user, password_file, token_file)
-    if login is None:
-        return {}
-    if login.token:
-        return {"Authorization": f"Bearer {login.token}"}
-    return {"Authorization": "Basic " + b64encode(f"{login.user}:{login.password}".encode()).decode()}
+    return {} if login is None else login.header

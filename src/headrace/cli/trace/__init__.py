@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.connect import connects
+from headrace.cli.connect import Target, connects
 from headrace.cli.durations import parse_duration
 from headrace.cli.options import Http, formats
 from headrace.cli.output import print_json, progress
@@ -35,6 +35,7 @@ TRACE = re.compile(r"(?:[0-9a-f]{2}-)?([0-9a-f]{32})(?:-[0-9a-f]{16}-[0-9a-f]{2}
 @formats
 async def trace(
     client: Client,
+    target: Target,
     as_json: bool,
     id: Annotated[
         str,
@@ -63,7 +64,7 @@ async def trace(
         )
     now, reach = time.time_ns() // 1_000_000, parse_duration(around)
     with progress() as begin:
-        tracer = Tracer(client, HttpDoor(http), begin)
+        tracer = Tracer(client, HttpDoor(http, target.header, target.tls_ca), begin)
         topics = [each.name for each in await client.cluster.topics()]
         middle, wanted = now, traced[1] if traced is not None else ""
         if place is not None:

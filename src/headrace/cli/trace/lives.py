@@ -8,7 +8,7 @@ place, because these choose the sample.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -106,11 +106,14 @@ class Lives:
 class HttpDoor:
     """The broker's HTTP door. A trace does without it where it does not answer: its methods raise HeadraceError."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, login: Mapping[str, str], tls_ca: str) -> None:
+        """`login`: the header that says who asks."""
         self._address = address
+        self._login = login
+        self._tls_ca = tls_ca
 
     def get(self, path: str) -> Any:
-        return Api(self._address, as_json=True).get(path)
+        return Api(self._address, as_json=True, login=self._login, tls_ca=self._tls_ca).get(path)
 
     def dropped(self) -> int:
         """The events that the broker could not keep."""
