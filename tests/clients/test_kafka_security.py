@@ -270,8 +270,9 @@ def test_what_is_not_allowed_is_refused(scene: Scene) -> None:
     every = AclBindingFilter(
         ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
     )
+    [made] = admin.create_acls([rule("eve", AclOperation.ALL, ResourceType.TOPIC, "*")]).values()
     with pytest.raises(ck.KafkaException) as refused:
-        admin.create_acls([rule("eve", AclOperation.ALL, ResourceType.TOPIC, "*")]).popitem()[1].result(SECONDS)
+        made.result(SECONDS)
     assert refused.value.args[0].code() == ck.KafkaError.CLUSTER_AUTHORIZATION_FAILED
     # librdkafka shows the refusal as an empty list.
     assert admin.describe_acls(every).result(SECONDS) == []
