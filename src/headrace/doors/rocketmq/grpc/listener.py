@@ -95,7 +95,9 @@ class GrpcListener:
         """Accept no more, answer what is under way, close."""
         server, self._server = self._server, None
         if server is not None:
-            self._context.on_certificates.remove(self._renew)
+            if self._renew in self._context.on_certificates:
+                # Where the address was in use it did not come to that.
+                self._context.on_certificates.remove(self._renew)
             self._clients.stop()
             self._handlers.stop()
             await server.stop(STOP_SECONDS)
