@@ -87,7 +87,7 @@ def test_a_value_that_makes_no_sense_is_answered_with_a_sentence(
     command = COMMANDS[name]
     for package in ("pyarrow", "pyspark") if name.startswith("pipeline") else ():
         pytest.importorskip(package)
-    monkeypatch.setattr("examples.demo.demo", lambda *_: print("a demo"))
+    monkeypatch.setattr("examples.demo.demo", lambda *_, **__: print("a demo"))
     monkeypatch.setattr("headrace.pipeline.session.session", spark)
     monkeypatch.setattr("headrace.cli.console.serve", lambda _: print("a console"))
     monkeypatch.chdir(tmp_path)
@@ -174,7 +174,7 @@ def test_names_are_whole_on_a_narrow_terminal(cli: Cli, broker: Broker) -> None:
 
 
 def test_what_was_not_foreseen_is_one_line_too(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(*_: object) -> None:
+    def failing(*_: object, **__: object) -> None:
         raise ZeroDivisionError("two\nlines")
 
     monkeypatch.setattr("examples.demo.demo", failing)

