@@ -319,7 +319,8 @@ def is_equal(at: cython.p_const_uchar, start: cython.Py_ssize_t, length: cython.
     letters: cython.p_const_uchar = text
     if cython.compiled:
         return memcmp(at + start, letters, length) == 0
-    return at[start : start + length] == letters
+    else:
+        return at[start : start + length] == letters
 
 
 @cython.cfunc
@@ -330,7 +331,8 @@ def is_same(
     """Whether the bytes at two places are equal."""
     if cython.compiled:
         return memcmp(at + start, at + other, length) == 0
-    return at[start : start + length] == at[other : other + length]
+    else:
+        return at[start : start + length] == at[other : other + length]
 
 
 @cython.cfunc

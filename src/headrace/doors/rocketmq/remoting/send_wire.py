@@ -215,7 +215,8 @@ def begins(at: cython.p_const_uchar, start: cython.Py_ssize_t, end: cython.Py_ss
         return False
     if cython.compiled:
         return memcmp(at + start, letters, length) == 0
-    return at[start : start + length] == letters
+    else:
+        return at[start : start + length] == letters
 
 
 @cython.cfunc
@@ -239,7 +240,8 @@ def is_same(
         return False
     if cython.compiled:
         return memcmp(at + start, at + other, end - start) == 0
-    return at[start:end] == at[other:other_end]
+    else:
+        return at[start:end] == at[other:other_end]
 
 
 @cython.cfunc
