@@ -67,8 +67,6 @@ class WebConnection(asyncio.Protocol):
         self._lingering = False
         self.session = Session(door=listener.metrics.name)
         """Who has asked last."""
-        self.session = Session(door=listener.metrics.name)
-        """Who has asked last."""
         self.name = ""
         """The client's HOST:PORT."""
         self.host = ""
