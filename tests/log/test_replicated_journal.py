@@ -241,6 +241,37 @@ def test_frames_that_are_gone_are_reported() -> None:
     in_world(main)
 
 
+def test_files_go_by_age_though_older_ones_end_in_frames_that_were_cut_off() -> None:
+    # Otherwise newer files went first, and a follower that asked for their frames was refused for ever, but never
+    # told to copy.
+    async def main(runtime: Runtime) -> None:
+        journal = await opened(runtime, file_bytes=10_000, memory_bytes=1_000, keep_bytes=5_000)
+        for epoch, count in ((1, 60), (2, 5), (3, 5), (4, 5), (5, 5), (6, 5)):
+            for _ in range(count):
+                journal.append(epoch, bytes(400), 1)
+                await asyncio.sleep(0.01)
+            if epoch == 1:
+                # What follows stands in the same file, behind what was cut off.
+                await journal.truncate(10)
+            else:
+                journal.switch()
+        assert journal.last == (6, 35)
+        journal.commit(35)
+        for before in range(1, 36):
+            journal.applied = before - 1
+            for path in journal.retire(before):
+                runtime.disk.remove(path)
+            assert journal.first <= before
+            found: list[bytes] = []
+            while len(found) < 36 - journal.first:
+                found += await journal.read(journal.first + len(found))
+            assert [parse(data).sequence for data in found] == list(range(journal.first, 36))
+            assert not journal.hold(journal.first - 1)
+        assert journal.first > 25
+
+    in_world(main)
+
+
 def test_a_write_that_fails_is_cut_off_and_the_journal_goes_on() -> None:
     async def main(runtime: Runtime) -> None:
         failed: list[BaseException] = []

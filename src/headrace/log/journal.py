@@ -243,7 +243,8 @@ class Journal:
         those that are left hold at most `keep_bytes`; their paths, to be removed."""
         removed = []
         kept = 0
-        for each in sorted(self._full, key=lambda file: -file.last_sequence):
+        # By their age, not by their sequences: an older file may end in higher ones, which were cut off.
+        for each in sorted(self._full, key=lambda file: file.path, reverse=True):
             kept += each.filled
             if each.last_sequence < before and kept > keep_bytes:
                 self._full.remove(each)

@@ -209,7 +209,10 @@ class ReplicatedJournal:
         """Frames before `before` are in their segments: the paths of the files that followers may do without too. No
         file is used again, since what a message holds may look like a frame behind the end of new ones."""
         removed = self._files.remove(min([before, *self._held]), self._keep_bytes)
-        self._extents = [each for each in self._extents if each.path not in removed]
+        left = [each for each in self._extents if each.path not in removed]
+        # A file that ends in frames which were cut off may stay where newer ones go: nothing is read before a gap.
+        gaps = [index for index in range(1, len(left)) if left[index].first != left[index - 1].last + 1]
+        self._extents = left[gaps[-1] if gaps else 0 :]
         return removed
 
     def hold(self, since: int) -> bool:
