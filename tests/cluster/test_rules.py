@@ -159,6 +159,29 @@ def test_a_leader_whose_disk_fails_does_not_leave_the_isr_to_one_that_is_gone() 
     group.play(scenario)
 
 
+def test_a_follower_without_power_does_not_join_though_nothing_was_committed_since() -> None:
+    group = SimulatedGroup()
+    joined: list[object] = []
+
+    async def scenario() -> None:
+        await group.leader()
+        for other in ("b", "c"):
+            group.world.machines[other].power_cut()
+        # It waits for a second replica for as long as this takes.
+        waits = asyncio.ensure_future(group.append("a"))
+        await group.until(lambda: len(group.record.isr) == 1)
+        end = group.time() + 10
+        while group.time() < end:
+            await asyncio.sleep(0.01)
+            joined.extend(group.record.isr[1:])
+        assert len(group.record.elr) == 2
+        group.start("b")
+        await waits
+
+    group.play(scenario)
+    assert joined == []
+
+
 def test_the_newest_record_is_kept_while_the_node_runs() -> None:
     group = SimulatedGroup()
 

@@ -48,7 +48,8 @@ class Duties:
             if await change(lambda group: changes.drop_replica(group, me, *leaving)) is not None:
                 logger.info("a node was removed from the group", node=leaving[0])
         elif joined := leadership.caught_up(
-            lambda each: self._admissions.allows(each, now) and may_join(group, node.numbers.get(each))
+            self._settings.lease_s,
+            lambda each: self._admissions.allows(each, now) and may_join(group, node.numbers.get(each)),
         ):
             if await change(lambda group: changes.add_to_isr(group, me, joined)) is not None:
                 logger.info("a replica is in sync", node=joined.node)

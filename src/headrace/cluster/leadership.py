@@ -273,13 +273,14 @@ class Leadership:
         """In-sync replicas that are to be removed."""
         return frozenset(each for each in self.commitment.isr.confirmed if self.lag_of(each) > max_lag_s)
 
-    def caught_up(self, may_join: Callable[[str], bool]) -> Incarnation | None:
+    def caught_up(self, within_s: float, may_join: Callable[[str], bool]) -> Incarnation | None:
         """A replica that is not in sync by etcd's record and could be: it has the begin frame, and all that is
-        committed."""
-        enough = max(self.begin, self._journal.committed)
+        committed, and was heard within that time. One without power leaves its session open."""
+        enough, now = max(self.begin, self._journal.committed), self._loop.time()
         for directory, session in self._sessions.items():
             is_outside = directory not in self.commitment.isr.members
-            if is_outside and self.commitment.acknowledged(directory) >= enough and may_join(directory):
+            is_heard = now - session.connection.heard_at < within_s
+            if is_outside and is_heard and self.commitment.acknowledged(directory) >= enough and may_join(directory):
                 return session.follower
         return None
 
