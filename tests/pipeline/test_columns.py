@@ -27,7 +27,8 @@ from pyspark.sql.types import (
 )
 
 from headrace.pipeline.columns import build_ddl, select_columns
-from headrace.pipeline.options import ColumnSelection, InvalidOption, ValueOptions, parse_values
+from headrace.pipeline.option_values import InvalidOption
+from headrace.pipeline.options import ColumnSelection, ValueOptions, parse_values
 from headrace.pipeline.value_columns import ValueColumns
 
 if TYPE_CHECKING:

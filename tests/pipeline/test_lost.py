@@ -20,7 +20,8 @@ from tests.waiting import wait_until
 
 import headrace
 from headrace.pipeline import readers
-from headrace.pipeline.options import InvalidOption, parse
+from headrace.pipeline.option_values import InvalidOption
+from headrace.pipeline.options import parse
 from headrace.pipeline.origin import DataLost, Range
 from headrace.pipeline.range_reader import read_range
 

@@ -10,7 +10,8 @@ import pytest
 
 from headrace.client import EARLIEST, LATEST
 from headrace.pipeline.broker import make_client
-from headrace.pipeline.options import InvalidOption, parse, parse_sink, parse_values
+from headrace.pipeline.option_values import InvalidOption
+from headrace.pipeline.options import parse, parse_sink, parse_values
 
 BROKER = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "t"}
 
@@ -63,7 +64,7 @@ def test_the_more_particular_wins() -> None:
         ({"kafka.bootstrap.servers": "x:1", "assign": '{"t": []}'}, "it is JSON like"),
         ({**BROKER, "maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "6"}, "maxOffsetsPerTrigger is 5"),
         ({**BROKER, "maxTriggerDelay": "soon"}, "a time like"),
-        ({**BROKER, "kafka.security.protocol": "SASL_SSL"}, "one of plaintext, ssl"),
+        ({**BROKER, "kafka.security.protocol": "KERBEROS"}, "one of plaintext, ssl, sasl_plaintext, sasl_ssl"),
         ({**BROKER, "kafka.security.protocol": "PLAINTEXT", "kafka.ssl.truststore.location": "ca"}, "says PLAINTEXT"),
         ({**BROKER, "kafka.ssl.truststore.type": "JKS"}, "one of pem"),
         ({**BROKER, "kafka.auto.offset.reset": "earliest"}, "no option 'kafka.auto.offset.reset'"),

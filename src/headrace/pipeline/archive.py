@@ -17,7 +17,8 @@ from headrace.log.interface import EARLIEST, LATEST
 from headrace.pipeline.arrow_schema import ARCHIVED as SCHEMA
 from headrace.pipeline.arrow_schema import HEADERS
 from headrace.pipeline.manifest import newest
-from headrace.pipeline.options import InvalidOption, Partition
+from headrace.pipeline.option_values import InvalidOption
+from headrace.pipeline.options import Partition
 from headrace.pipeline.origin import Catalogue, Range
 from headrace.pipeline.tables import Table, TableInvalid, kind_of, table_of
 from headrace.pipeline.target import Target

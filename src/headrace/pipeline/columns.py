@@ -15,7 +15,8 @@ from typing import Any
 from pyspark.sql.types import ArrayType, MapType, StructType
 
 from headrace.lake import split_columns
-from headrace.pipeline.options import HEADERS, RECORD_NAMES, ColumnSelection, InvalidOption, ValueOptions
+from headrace.pipeline.option_values import InvalidOption
+from headrace.pipeline.options import HEADERS, RECORD_NAMES, ColumnSelection, ValueOptions
 
 COORDINATE_NAMES = ("topic", "partition", "offset", "timestamp", "key")
 REASON = "_corrupt_reason"

@@ -18,7 +18,8 @@ from headrace.log.interface import EARLIEST, LATEST
 from headrace.log.local import LocalPartition
 from headrace.log.native import NativeLog
 from headrace.log.settings import LogSettings
-from headrace.pipeline.options import InvalidOption, Partition
+from headrace.pipeline.option_values import InvalidOption
+from headrace.pipeline.options import Partition
 from headrace.pipeline.origin import Origin, Range, range_lost
 from headrace.runtime.overlay import read_only_runtime
 

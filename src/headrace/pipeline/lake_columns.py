@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from headrace.pipeline.arrow_schema import HEADERS
 from headrace.pipeline.json_decoder import JsonDecoder, Misfit
-from headrace.pipeline.options import InvalidOption
+from headrace.pipeline.option_values import InvalidOption
 from headrace.pipeline.tables import TableInvalid
 
 # A record's own columns, by the names that they have in the table and in the source.

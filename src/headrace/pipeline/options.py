@@ -10,38 +10,42 @@ means nothing here.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from headrace.errors import HeadraceError
 from headrace.format.compression import NAMES
-from headrace.targets import is_remote, local_path
+from headrace.pipeline.connection_options import KNOWN as CONNECTION
+from headrace.pipeline.connection_options import ConnectionOptions, parse_connection, refuse_secret
+from headrace.pipeline.option_values import (
+    INT64_MAX,
+    InvalidOption,
+    read_json,
+    read_number,
+    read_path,
+    read_seconds,
+    read_truth,
+    read_word,
+)
+from headrace.targets import is_remote
 
 Partition = tuple[str, int]
 
 # As Kafka asks for offsets.
 EARLIEST, LATEST = -2, -1
-INT64_MAX = (1 << 63) - 1
 
 KNOWN = (
-    "kafka.bootstrap.servers", "path", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets",
+    "path", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets",
     "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingGroup",
     "startingOffsetsByTimestampStrategy", "failOnDataLoss", "minPartitions", "maxRecordsPerPartition",
     "bytesPerPartition", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
-    "includeHeaders", "pushFilters", "isolation", "kafka.isolation.level", "kafka.group.id", "kafka.client.id",
-    "kafka.security.protocol", "kafka.ssl.truststore.location", "kafka.ssl.truststore.type",
-    "kafka.ssl.keystore.location", "kafka.ssl.keystore.type", "kafka.ssl.key.location", "timeout", "columns",
-    "valueFormat", "schema", "valueColumns", "badRows", "columnNameOfCorruptRecord", "exactTimes",
+    "includeHeaders", "pushFilters", "isolation", "kafka.isolation.level", "kafka.group.id", "columns", "valueFormat",
+    "schema", "valueColumns", "badRows", "columnNameOfCorruptRecord", "exactTimes", *CONNECTION,
 )  # fmt: skip
 
 KNOWN_BY_SINK = (
-    "kafka.bootstrap.servers", "topic", "applicationId", "transactionTimeout", "failOnDataLoss", "includeHeaders",
-    "kafka.compression.type", "kafka.client.id", "kafka.security.protocol", "kafka.ssl.truststore.location",
-    "kafka.ssl.truststore.type", "kafka.ssl.keystore.location", "kafka.ssl.keystore.type", "kafka.ssl.key.location",
-    "timeout", "checkpointLocation", "queryName",
+    "topic", "applicationId", "transactionTimeout", "failOnDataLoss", "includeHeaders", "kafka.compression.type",
+    "checkpointLocation", "queryName", *CONNECTION,
 )  # fmt: skip
 
 KNOWN_BY_TABLE_SINK = (
@@ -88,13 +92,6 @@ QUOTED = re.compile(r"`(?:[^`]|``)+`")
 FOR_BROKERS = ("startingGroup", "kafka.group.id")
 
 
-UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
-
-
-class InvalidOption(HeadraceError):
-    """An option of the source has an unknown name or a value that makes no sense."""
-
-
 @dataclass(frozen=True)
 class Position:
     """Where to begin or to end: everywhere the same, or by partition; by offset, by time, or where a group stands."""
@@ -137,19 +134,6 @@ class ColumnSelection:
     @classmethod
     def all(cls, headers: bool) -> ColumnSelection:
         return cls((*RECORD_NAMES, HEADERS) if headers else RECORD_NAMES)
-
-
-@dataclass(frozen=True)
-class ConnectionOptions:
-    """How source and sink reach a broker."""
-
-    bootstrap: str
-    client_id: str
-    tls: bool
-    ca: str
-    cert: str
-    key: str
-    timeout: float
 
 
 @dataclass(frozen=True)
@@ -209,12 +193,12 @@ def parse_sink(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
             "restarts, and is another one for each checkpoint"
         )
     return SinkOptions(
-        **_connection(options),
+        **parse_connection(options),
         topic=options.get("topic", ""),
         application=application,
-        transaction_timeout=_number(options, "transactionTimeout", 900, least=1),
-        fail_on_data_loss=_truth(options, "failOnDataLoss", True),
-        compression=_word(options, "kafka.compression.type", tuple(NAMES)),
+        transaction_timeout=read_number(options, "transactionTimeout", 900, least=1),
+        fail_on_data_loss=read_truth(options, "failOnDataLoss", True),
+        compression=read_word(options, "kafka.compression.type", tuple(NAMES)),
     )
 
 
@@ -238,7 +222,7 @@ def parse_table_sink(given: Mapping[str, str]) -> TableOptions:
     storage = {name[len(STORAGE) :]: value for name, value in given.items() if name.lower().startswith(STORAGE)}
     others = {name: value for name, value in given.items() if not name.lower().startswith(STORAGE)}
     options = _named(others, KNOWN_BY_TABLE_SINK, (), "table sink")
-    table = _word(options, "table", ("parquet", "delta", "iceberg"))
+    table = read_word(options, "table", ("parquet", "delta", "iceberg"))
     for name in ("catalog", "tableName"):
         if table != "iceberg" and options.get(name):
             raise InvalidOption(f"{name} is for tables in a catalogue: give table=iceberg, too")
@@ -246,7 +230,7 @@ def parse_table_sink(given: Mapping[str, str]) -> TableOptions:
         path=options["path"],
         table=table,
         partition_by=tuple(each.strip() for each in options.get("partitionBy", "").split(",") if each.strip()),
-        file_bytes=_number(options, "fileSize", 128 << 20, least=1),
+        file_bytes=read_number(options, "fileSize", 128 << 20, least=1),
         catalog=options.get("catalog", ""),
         name=options.get("tableName", ""),
         storage=storage,
@@ -260,7 +244,7 @@ def parse(given: Mapping[str, str], *, streaming: bool, bounded: bool = False) -
     bootstrap, folder = options.get("kafka.bootstrap.servers", ""), options.get("path", "")
     # A broker's data folder is one of this machine; an archive may be elsewhere.
     if folder and not is_remote(folder):
-        folder = _path(options, "path")
+        folder = read_path(options, "path")
     if bool(bootstrap) == bool(folder):
         raise InvalidOption(
             "kafka.bootstrap.servers (HOST:PORT of a broker, several with commas) or path (the data folder of a broker "
@@ -281,27 +265,27 @@ def parse(given: Mapping[str, str], *, streaming: bool, bounded: bool = False) -
         for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
             if name in options:
                 raise InvalidOption(f"{name} is for batch reads: a stream has no end")
-    most, least = _number(options, "maxOffsetsPerTrigger"), _number(options, "minOffsetsPerTrigger")
+    most, least = read_number(options, "maxOffsetsPerTrigger"), read_number(options, "minOffsetsPerTrigger")
     if most and least > most:
         raise InvalidOption(f"minOffsetsPerTrigger cannot be {least}: maxOffsetsPerTrigger is {most}")
     return SourceOptions(
-        **_connection(options),
+        **parse_connection(options),
         folder=folder,
         topics=topics or tuple(assigned),
         pattern=_pattern(options.get("subscribePattern", "")),
         partitions=assigned,
         start=_position(options, "starting", LATEST if streaming else EARLIEST),
         end=_position(options, "ending", LATEST),
-        fail_on_data_loss=_truth(options, "failOnDataLoss", True),
-        min_partitions=_number(options, "minPartitions"),
-        records_per_partition=_number(options, "maxRecordsPerPartition"),
-        bytes_per_partition=_number(options, "bytesPerPartition"),
+        fail_on_data_loss=read_truth(options, "failOnDataLoss", True),
+        min_partitions=read_number(options, "minPartitions"),
+        records_per_partition=read_number(options, "maxRecordsPerPartition"),
+        bytes_per_partition=read_number(options, "bytesPerPartition"),
         offsets_per_trigger=most,
         least_per_trigger=least,
-        trigger_delay=_seconds(options, "maxTriggerDelay", 900),
-        headers=_truth(options, "includeHeaders", False),
-        exact_times=_truth(options, "exactTimes", False),
-        push_filters=_truth(options, "pushFilters", False),
+        trigger_delay=read_seconds(options, "maxTriggerDelay", 900),
+        headers=read_truth(options, "includeHeaders", False),
+        exact_times=read_truth(options, "exactTimes", False),
+        push_filters=read_truth(options, "pushFilters", False),
         committed=isolation == "read_committed",
         group=options.get("kafka.group.id", ""),
     )
@@ -312,9 +296,9 @@ def parse_values(given: Mapping[str, str]) -> ValueOptions:
     options = _named(given)
     columns = _columns(options)
     schema = options.get("schema", "").strip()
-    nested = _word(options, "valueColumns", ("flat", "struct"))
-    bad_rows = _word(options, "badRows", ("column", "drop", "fail"))
-    if _word(options, "valueFormat", ("binary", "json")) == "json":
+    nested = read_word(options, "valueColumns", ("flat", "struct"))
+    bad_rows = read_word(options, "badRows", ("column", "drop", "fail"))
+    if read_word(options, "valueFormat", ("binary", "json")) == "json":
         bad_column = options.get("columnNameOfCorruptRecord", "_corrupt_record")
         return ValueOptions(columns, True, schema, nested == "struct", bad_rows, bad_column)
     for name in ("schema", "valueColumns", "badRows", "columnNameOfCorruptRecord"):
@@ -350,6 +334,7 @@ def _named(
     options: dict[str, str] = {}
     for name, value in given.items():
         if name.lower() not in known:
+            refuse_secret(name)
             from difflib import get_close_matches
 
             near = get_close_matches(name.lower(), known, 1, 0.8)
@@ -365,14 +350,14 @@ def _position(options: Mapping[str, str], which: str, default: int) -> Position:
     time = options.get(f"{which}Timestamp")
     times = options.get(f"{which}OffsetsByTimestamp")
     strict = (
-        which == "starting" and _word(options, "startingOffsetsByTimestampStrategy", ("latest", "error")) == "error"
+        which == "starting" and read_word(options, "startingOffsetsByTimestampStrategy", ("latest", "error")) == "error"
     )
     # The more particular wins, as in Spark's own source: times by partition, then a time, then offsets.
     if times is not None:
         by_partition = _by_partition(f"{which}OffsetsByTimestamp", times)
         return Position(LATEST, time_by_partition=by_partition, strict=strict, group=group)
     if time is not None:
-        return Position(LATEST, time=_number(options, f"{which}Timestamp"), strict=strict, group=group)
+        return Position(LATEST, time=read_number(options, f"{which}Timestamp"), strict=strict, group=group)
     if offsets is None:
         return Position(default, group=group)
     if offsets.lower() in ("earliest", "latest"):
@@ -392,7 +377,7 @@ def _pattern(text: str) -> str:
 
 def _by_partition(name: str, text: str, *, least: int = 0) -> dict[Partition, int]:
     found: dict[Partition, int] = {}
-    parsed = _json(name, text)
+    parsed = read_json(name, text)
     try:
         for topic, partitions in parsed.items():
             for partition, value in partitions.items():
@@ -407,7 +392,7 @@ def _by_partition(name: str, text: str, *, least: int = 0) -> dict[Partition, in
 
 
 def _assigned(text: str) -> dict[str, tuple[int, ...]]:
-    parsed = _json("assign", text)
+    parsed = read_json("assign", text)
     try:
         found = {str(topic): tuple(sorted({int(each) for each in partitions})) for topic, partitions in parsed.items()}
         if not found or not all(found.values()) or any(each[0] < 0 for each in found.values()):
@@ -415,80 +400,3 @@ def _assigned(text: str) -> dict[str, tuple[int, ...]]:
         return found
     except (AttributeError, TypeError, ValueError):
         raise InvalidOption(f'assign cannot be {text!r}: it is JSON like {{"topic": [0, 1]}}') from None
-
-
-def _json(name: str, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise InvalidOption(f"{name} cannot be {text!r}: it is not JSON ({error})") from None
-
-
-def _number(options: Mapping[str, str], name: str, default: int = 0, *, least: int = 0) -> int:
-    text = options.get(name)
-    if text is None:
-        return default
-    if not text.strip().isdecimal() or not least <= int(text) <= INT64_MAX:
-        above = f", {least} or more" if least else ""
-        raise InvalidOption(f"{name} cannot be {text!r}: it is a whole number{above}")
-    return int(text)
-
-
-def _seconds(options: Mapping[str, str], name: str, default: float) -> float:
-    """A time as Spark has it: `500ms`, `30s`, `15m`; milliseconds without a unit."""
-    text = options.get(name)
-    if text is None:
-        return default
-    found = re.fullmatch(r"(\d+)\s*(us|ms|s|m|min|h|d)?", text.strip().lower())
-    if found is None:
-        raise InvalidOption(f"{name} cannot be {text!r}: it is a time like 500ms, 30s or 15m")
-    return int(found[1]) * UNITS[found[2] or "ms"]
-
-
-def _connection(options: Mapping[str, str]) -> dict[str, Any]:
-    """The fields of ConnectionOptions."""
-    return {
-        "bootstrap": options.get("kafka.bootstrap.servers", ""),
-        "client_id": options.get("kafka.client.id", "headrace-spark"),
-        "tls": _tls(options),
-        "ca": _path(options, "kafka.ssl.truststore.location"),
-        "cert": _path(options, "kafka.ssl.keystore.location"),
-        "key": _path(options, "kafka.ssl.key.location"),
-        "timeout": _number(options, "timeout", 30, least=1),
-    }
-
-
-def _tls(options: Mapping[str, str]) -> bool:
-    """Whether connections are encrypted; files for that imply it."""
-    protocol = _word(options, "kafka.security.protocol", ("plaintext", "ssl"))
-    for name in ("kafka.ssl.truststore.type", "kafka.ssl.keystore.type"):
-        _word(options, name, ("pem",))
-    files = [name for name in ("kafka.ssl.truststore.location", "kafka.ssl.keystore.location") if options.get(name)]
-    if files and "kafka.security.protocol" in options and protocol == "plaintext":
-        raise InvalidOption(
-            f"{files[0]} is for connections that are encrypted, and kafka.security.protocol says PLAINTEXT"
-        )
-    return bool(files) or protocol == "ssl"
-
-
-def _path(options: Mapping[str, str], name: str) -> str:
-    """A folder or a file of this machine; empty where none is given."""
-    text = options.get(name, "")
-    return local_path(text, f"the option {name}") if text else ""
-
-
-def _word(options: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
-    """One of some words; the first is the default."""
-    word = options.get(name, words[0]).lower()
-    if word not in words:
-        raise InvalidOption(f"{name} cannot be {options[name]!r}: it is one of {', '.join(words)}")
-    return word
-
-
-def _truth(options: Mapping[str, str], name: str, default: bool) -> bool:
-    text = options.get(name)
-    if text is None:
-        return default
-    if text.lower() not in ("true", "false"):
-        raise InvalidOption(f"{name} cannot be {text!r}: it is true or false")
-    return text.lower() == "true"

@@ -24,7 +24,7 @@ from pyarrow import fs
 
 from headrace.pipeline.arrow_schema import LEAST_TIME, MOST_TIME
 from headrace.pipeline.manifest import sync_up
-from headrace.pipeline.options import InvalidOption
+from headrace.pipeline.option_values import InvalidOption
 from headrace.pipeline.tables import DataFile
 
 # What is gathered, over all partitions, before it is written as row groups.

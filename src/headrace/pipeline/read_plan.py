@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import ceil
 
-from headrace.pipeline.options import EARLIEST, LATEST, InvalidOption, Partition, Position, SourceOptions
+from headrace.pipeline.option_values import InvalidOption
+from headrace.pipeline.options import EARLIEST, LATEST, Partition, Position, SourceOptions
 from headrace.pipeline.origin import Catalogue, DataLost, Range
 
 Offsets = dict[Partition, int]

@@ -36,15 +36,8 @@ from pyspark.sql.streaming.datasource import (
 from headrace.errors import HeadraceError
 from headrace.pipeline import read_plan
 from headrace.pipeline.offsets import flatten, nest
-from headrace.pipeline.options import (
-    EARLIEST,
-    LATEST,
-    ColumnSelection,
-    InvalidOption,
-    Partition,
-    Position,
-    SourceOptions,
-)
+from headrace.pipeline.option_values import InvalidOption
+from headrace.pipeline.options import EARLIEST, LATEST, ColumnSelection, Partition, Position, SourceOptions
 from headrace.pipeline.origin import Catalogue, DataLost, Range, open_catalogue
 from headrace.pipeline.read_plan import Offsets
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from headrace.pipeline.columns import build_ddl, select_columns
-from headrace.pipeline.options import ColumnSelection, InvalidOption, parse, parse_sink, parse_table_sink, parse_values
+from headrace.pipeline.option_values import InvalidOption
+from headrace.pipeline.options import ColumnSelection, parse, parse_sink, parse_table_sink, parse_values
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (

@@ -18,7 +18,8 @@ from pyspark.sql.types import ArrayType, CharType, MapType, StringType, StructTy
 from headrace.errors import HeadraceError
 from headrace.pipeline.columns import COORDINATE_NAMES, REASON, check_own
 from headrace.pipeline.json_decoder import JsonDecoder, Misfit
-from headrace.pipeline.options import HEADERS, ColumnSelection, InvalidOption, ValueOptions
+from headrace.pipeline.option_values import InvalidOption
+from headrace.pipeline.options import HEADERS, ColumnSelection, ValueOptions
 
 PLACE = ("topic", "partition", "offset")
 

@@ -7,35 +7,21 @@ from __future__ import annotations
 
 import os
 import time
-from base64 import b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from headrace.client import Credentials, Mechanism
-from headrace.client.errors import AuthenticationError
+from headrace.client import Mechanism
+from headrace.client.login_files import LoginFiles, authorization_header, read_secret_file
 
 OPTIONS = {"password_file", "token_file", "sasl_mechanism"}
-SECRET_BYTES_MAX = 65_536
 # librdkafka wants to know when a token ends, and asks for it again before that.
 TOKEN_SECONDS = 3_600.0
 
 
-@dataclass(frozen=True, slots=True)
-class Login:
+class Login(LoginFiles):
     """A user with the file of the password, or the file of a token."""
 
-    user: str = ""
-    password_file: str = ""
-    token_file: str = ""
-    mechanism: Mechanism = Mechanism.SCRAM_SHA_256
-
-    def credentials(self) -> Credentials:
-        """With the secret, read from its file. Raises AuthenticationError."""
-        if self.token_file:
-            return Credentials(token=_read(self.token_file))
-        return Credentials(self.user, _read(self.password_file), mechanism=self.mechanism)
+    __slots__ = ()
 
     def nsq_secret(self) -> bytes:
         """What NSQ's AUTH shows."""
@@ -44,10 +30,7 @@ class Login:
 
     def header(self) -> str:
         """HTTP's Authorization."""
-        found = self.credentials()
-        if found.token:
-            return f"Bearer {found.token}"
-        return "Basic " + b64encode(f"{found.user}:{found.password}".encode()).decode()
+        return authorization_header(self.credentials())
 
     def librdkafka(self, *, encrypted: bool) -> dict[str, Any]:
         """For Kafka's own library."""
@@ -59,7 +42,7 @@ class Login:
         }
         if self.token_file:
             file = self.token_file
-            return settings | {"oauth_cb": lambda _: (_read(file), time.time() + TOKEN_SECONDS)}
+            return settings | {"oauth_cb": lambda _: (read_secret_file(file), time.time() + TOKEN_SECONDS)}
         return settings | {"sasl.username": found.user, "sasl.password": found.password}
 
 
@@ -89,14 +72,3 @@ def parse_login(scheme: str, user: str, options: Mapping[str, str]) -> Login | N
     except ValueError:
         raise ValueError(f"sasl_mechanism must be one of {', '.join(Mechanism)}") from None
     return Login(user, file, mechanism=mechanism)
-
-
-def _read(file: str) -> str:
-    try:
-        with Path(file).open(encoding="utf-8") as opened:
-            line = opened.readline(SECRET_BYTES_MAX).rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise AuthenticationError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    if not line:
-        raise AuthenticationError(f"there is no secret in the first line of {file}")
-    return line

@@ -41,6 +41,7 @@ from headrace.pipeline.jobs.audit_report import (  # noqa: E402
     totals,
     without_deleted,
 )
+from headrace.pipeline.jobs.http_door import HttpDoor  # noqa: E402
 from headrace.pipeline.options import parse  # noqa: E402
 
 
@@ -333,6 +334,10 @@ def door() -> Iterator[tuple[str, dict[str, Any]]]:
         server.shutdown()
 
 
+def door_at(address: str) -> HttpDoor:
+    return HttpDoor(address, parse({"kafka.bootstrap.servers": "-:1", "subscribe": "-", "user": ""}, streaming=False))
+
+
 def test_queues_are_asked_for(door: tuple[str, dict[str, Any]]) -> None:
     address, answers = door
     answers["/v1/topics/t/queues"] = {"queues": [{"queue": "mail#1"}, {"queue": "redrive"}, {"queue": "silent"}]}
@@ -343,13 +348,13 @@ def test_queues_are_asked_for(door: tuple[str, dict[str, Any]]) -> None:
     answers["/v1/topics/t/queues/silent"] = {
         "queue": "silent", "settings": {"deliveries": 0, "filter": ""}, "partitions": partitions,
     }  # fmt: skip
-    found = asked_over_http(address, ["t"])
+    found = asked_over_http(door_at(address), ["t"])
     assert [each.watched for each in found] == [Watched("t", "mail#1", 0.5, True), Watched("t", "silent", None, False)]
     assert (found[0].settled, found[0].lost) == ({0: 7}, 4)
     with pytest.raises(HeadraceError, match="UnknownTopic"):
-        asked_over_http(address, ["nowhere"])
+        asked_over_http(door_at(address), ["nowhere"])
     with pytest.raises(HeadraceError, match="no HTTP door answers"):
-        asked_over_http("127.0.0.1:1", ["t"])
+        asked_over_http(door_at("127.0.0.1:1"), ["t"])
 
 
 def test_shares_can_be_said() -> None:

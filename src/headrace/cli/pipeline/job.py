@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli.options import Options, add_options, assignments
-from headrace.cli.pipeline import preflight
+from headrace.cli.pipeline import login, preflight
 from headrace.cli.pipeline.display import Display
 from headrace.cli.pipeline.failures import explain_errors
 from headrace.cli.pipeline.settings import merge_file
@@ -62,6 +62,7 @@ OPTIONS: Options = {
         ],
         None,
     ),
+    **login.OPTIONS,
     "master": (
         Annotated[
             str,
@@ -88,7 +89,7 @@ OPTIONS: Options = {
     ),
 }
 # Of a job that finds its topics itself, at a broker.
-FINDING = ("pattern", "bootstrap", "option", "master", "conf", "config", "as_json")
+FINDING = ("pattern", "bootstrap", "option", *login.OPTIONS, "master", "conf", "config", "as_json")
 # A backfill: the same range of records again, for jobs that have no such flags of their own.
 RANGE_OPTIONS: Options = {
     "since": (
@@ -194,7 +195,7 @@ def _make(command: Callable[..., None], options: Options) -> Callable[..., None]
             "pattern": settings.pop("pattern"),
             "bootstrap": "" if data else bootstrap,
             "data": data,
-            "options": assignments(settings.pop("option"), "--option"),
+            "options": login.source_options(settings) | assignments(settings.pop("option"), "--option"),
         }
         if "since" in options:
             source["options"] |= _range(settings.pop("since"), settings.pop("until"), settings.get("every", ""))

@@ -50,15 +50,11 @@ def check(
     check_topics(source)
     refuse_loop(source_of(**source), broker, written)
     if broker and broker != source["bootstrap"]:
-        from headrace.pipeline.jobs.rounds import connection
+        from headrace.pipeline.jobs.rounds import connection_of_writer
         from headrace.pipeline.options import parse
 
-        # The source's options on connecting are for its own broker too.
-        check_broker(
-            parse(
-                {"kafka.bootstrap.servers": broker, "subscribe": "-", **connection(source["options"])}, streaming=False
-            )
-        )
+        ways = connection_of_writer(source["options"], source["bootstrap"], broker)
+        check_broker(parse({"kafka.bootstrap.servers": broker, "subscribe": "-", **ways}, streaming=False))
 
 
 def check_packages() -> None:

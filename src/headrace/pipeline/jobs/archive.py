@@ -29,7 +29,8 @@ from headrace.pipeline.jobs import queries, rounds
 from headrace.pipeline.jobs.folders import ARCHIVE, CHECKPOINT, check_folder
 from headrace.pipeline.manifest import check_root, hold_lock, newest
 from headrace.pipeline.offsets import nest
-from headrace.pipeline.options import InvalidOption, Partition, SourceOptions, parse, parse_table_sink
+from headrace.pipeline.option_values import InvalidOption
+from headrace.pipeline.options import Partition, SourceOptions, parse, parse_table_sink
 from headrace.pipeline.origin import Catalogue
 from headrace.pipeline.progress import count_waiting
 from headrace.pipeline.session import is_connect, sibling_session

@@ -52,6 +52,7 @@ from headrace.pipeline.jobs.audit_report import (
     totals,
     without_deleted,
 )
+from headrace.pipeline.jobs.http_door import HttpDoor
 from headrace.pipeline.options import Partition, parse
 from headrace.pipeline.origin import Catalogue, open_catalogue
 from headrace.pipeline.session import sibling_session
@@ -105,7 +106,8 @@ def audit(
 ) -> Report:
     """Audit topics from `since` to `until`, in milliseconds; by default the hour that ended `settle` seconds ago.
 
-    `http` is the broker's HTTP door, which knows the queues, how far they are settled, and what share of their messages
+    `http` is the broker's HTTP door (HOST:PORT, with https:// before it for TLS; the login in `options` counts there,
+    too), which knows the queues, how far they are settled, and what share of their messages
     they watch; without it, `shares` says so by queue. `groups` are consumer groups to judge by their offsets.
     Duplicates are told by the header `id_header`, or by the field `id_field` of values that are JSON objects. `judge`
     says what counts for the verdict, and the thresholds how much of it may be wrong (`25`, `0.1%`); `max_deleted` is
@@ -234,7 +236,7 @@ def _look(
     if not names:
         raise HeadraceError(f"no topic fits {pattern!r}")
     if http:
-        found += asked_over_http(http, names)
+        found += asked_over_http(HttpDoor(http, source), names)
     elif shares:
         found += watched_here(names, shares)
     elif EVENTS in everything:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from http.client import HTTPException
-from typing import TYPE_CHECKING, Any
-from urllib.error import HTTPError, URLError
+from typing import TYPE_CHECKING
 from urllib.parse import quote
-from urllib.request import urlopen
 
 from headrace.errors import HeadraceError
 from headrace.format.sampling import REDRIVEN, TRACEPARENT, is_kept, seed_of, threshold
 from headrace.pipeline.jobs.audit_report import Watched
+from headrace.pipeline.jobs.http_door import HttpDoor
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-HTTP_SECONDS = 30.0
 KEY = "key"
 # What a queue does for itself is no consumer's.
 OWN_QUEUES = ("redrive",)
@@ -35,15 +31,15 @@ class WatchedQueue:
     """Messages that the log gave up before the queue was done with them, since it was made."""
 
 
-def asked_over_http(address: str, topics: Sequence[str]) -> list[WatchedQueue]:
-    """The queues of the topics. Raises HeadraceError where the door does not answer."""
+def asked_over_http(door: HttpDoor, topics: Sequence[str]) -> list[WatchedQueue]:
+    """The queues of the topics. Raises HeadraceError where the door does not answer, or refuses."""
     found = []
     for topic in topics:
         path = f"/v1/topics/{quote(topic, safe='')}/queues"
-        for summary in _get(address, path)["queues"]:
+        for summary in door.get(path)["queues"]:
             if summary["queue"] in OWN_QUEUES:
                 continue
-            queue = _get(address, f"{path}/{quote(summary['queue'], safe='')}")
+            queue = door.get(f"{path}/{quote(summary['queue'], safe='')}")
             settings = queue["settings"]
             share = settings["deliveries"]
             settled = {each["partition"]: each["settled_below"] for each in queue["partitions"]}
@@ -67,20 +63,6 @@ def watched_here(topics: Sequence[str], shares: Mapping[str, float]) -> list[Wat
         for topic in topics
         for queue, share in shares.items()
     ]
-
-
-def _get(address: str, path: str) -> Any:
-    try:
-        with urlopen(f"http://{address}{path}", timeout=HTTP_SECONDS) as answer:
-            return json.load(answer)
-    except HTTPError as error:
-        said = error.read().decode(errors="replace")
-        raise HeadraceError(f"{address}{path}: {said}") from None
-    except (URLError, OSError, ValueError, HTTPException) as error:
-        raise HeadraceError(
-            f"no HTTP door answers at {address} ({error}): without it, queues are judged by --share QUEUE=SHARE, and "
-            "consumer groups by --groups"
-        ) from None
 
 
 def mark_watched(block: pa.RecordBatch) -> pa.RecordBatch:

@@ -37,7 +37,8 @@ from headrace.pipeline.jobs.folders import CHECKPOINT
 from headrace.pipeline.lake_batch import FILE_BYTES, READ, LakeTable
 from headrace.pipeline.lake_columns import declared_kind
 from headrace.pipeline.manifest import check_root, check_writable, hold_lock
-from headrace.pipeline.options import EARLIEST, LATEST, InvalidOption, Partition, parse
+from headrace.pipeline.option_values import InvalidOption
+from headrace.pipeline.options import EARLIEST, LATEST, Partition, parse
 from headrace.pipeline.session import active_session, sibling_session
 from headrace.pipeline.tables import State, maker_of
 from headrace.pipeline.target import Target

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import structlog
 
 from headrace.client.errors import ConnectionLost
-from headrace.pipeline.options import InvalidOption, SourceOptions, parse
+from headrace.pipeline.connection_options import KNOWN
+from headrace.pipeline.option_values import InvalidOption
+from headrace.pipeline.options import SourceOptions, parse
 from headrace.pipeline.origin import Catalogue, open_catalogue
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ RANGE = (
     "startinggroup", "startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp", "endingoffsets",
     "endingtimestamp", "endingoffsetsbytimestamp",
 )  # fmt: skip
+CONNECTING = tuple(name.lower() for name in KNOWN if name != "kafka.bootstrap.servers")
 # As Kafka has them.
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
@@ -49,12 +52,13 @@ Run = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 
 def connection(options: Mapping[str, str] | None) -> dict[str, str]:
     """Of the source's options, those that say how to connect: a writer to the same broker needs them, too."""
-    return {
-        name: value
-        for name, value in (options or {}).items()
-        if name.lower().startswith("kafka.ssl.")
-        or name.lower() in ("timeout", "kafka.client.id", "kafka.security.protocol")
-    }
+    return {name: value for name, value in (options or {}).items() if name.lower() in CONNECTING}
+
+
+def connection_of_writer(options: Mapping[str, str] | None, source: str, broker: str) -> dict[str, str]:
+    """As `connection`, for a writer to a `broker` which may be another one than that of the `source` (empty: a folder).
+    Of another one the options say nothing, and a login least of all: there the environment counts."""
+    return connection(options) if source in ("", broker) else {}
 
 
 def refuse_shape(options: Mapping[str, str] | None) -> None:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from headrace.pipeline.jobs.logs import times
 from headrace.pipeline.jobs.logs.fields import ROLES, SEVERITIES, Fields, Names, durations
 from headrace.pipeline.jobs.logs.json_lines import JsonLines
-from headrace.pipeline.options import InvalidOption
+from headrace.pipeline.option_values import InvalidOption
 
 Parse = Callable[[Any, Any], Fields]
 """From texts and the times of their records."""

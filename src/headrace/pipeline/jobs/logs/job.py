@@ -29,7 +29,8 @@ from headrace.pipeline.jobs.logs.counts import Windows
 from headrace.pipeline.jobs.logs.fields import UNITS_MS, Names
 from headrace.pipeline.jobs.logs.lines import AUTO, LineFormat
 from headrace.pipeline.jobs.logs.results_folder import ResultsFolder
-from headrace.pipeline.options import InvalidOption, parse
+from headrace.pipeline.option_values import InvalidOption
+from headrace.pipeline.options import parse
 from headrace.pipeline.origin import Catalogue, is_archive
 from headrace.pipeline.progress import count_waiting
 from headrace.pipeline.session import active_session, sibling_session
@@ -126,7 +127,7 @@ def logs(
             "bootstrap": broker,
             "topic": into,
             "application": application or f"logs-{root.name}",
-            "connection": rounds.connection(options) if broker == bootstrap else {},
+            "connection": rounds.connection_of_writer(options, bootstrap, broker),
         }
     job = LogJob(spark, source, ResultsFolder(root), lines, windows, publish, keep_open, idle)
     stopping = stop or Event()

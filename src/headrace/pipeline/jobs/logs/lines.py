@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from headrace.pipeline.arrow_schema import MOST_TIME
 from headrace.pipeline.jobs.logs.fields import Fields, Names, levels
 from headrace.pipeline.jobs.logs.formats import BEGINS, FORMATS, Parse, parser
-from headrace.pipeline.options import InvalidOption
+from headrace.pipeline.option_values import InvalidOption
 
 AUTO = "auto"
 

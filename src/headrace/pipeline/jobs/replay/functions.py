@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.pipeline.arrow_schema import FIELDS, HEADERS
-from headrace.pipeline.options import InvalidOption
+from headrace.pipeline.option_values import InvalidOption
 from headrace.pipeline.sink_task import InvalidRows
 
 FRAME, BATCHES, PANDAS, ROWS = PER = ("frame", "batches", "pandas", "rows")

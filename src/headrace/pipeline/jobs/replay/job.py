@@ -36,7 +36,8 @@ from headrace.pipeline.jobs.replay.pacer import Pace
 from headrace.pipeline.jobs.replay.plan import ROUND_ROWS, Plan, find_reached, plan_of
 from headrace.pipeline.jobs.replay.runner import Runner
 from headrace.pipeline.manifest import Manifest
-from headrace.pipeline.options import InvalidOption, Partition, Position, SinkOptions, SourceOptions, parse_sink
+from headrace.pipeline.option_values import InvalidOption
+from headrace.pipeline.options import Partition, Position, SinkOptions, SourceOptions, parse_sink
 from headrace.pipeline.origin import Catalogue, Range
 from headrace.pipeline.range_reader import read_in_order
 from headrace.pipeline.sink_commit import CommitCoordinator, DriverState, OpenTransaction
@@ -125,7 +126,7 @@ def replay(
         rounds.refuse_shape(options)
     name = application or f"replay-{uuid4().hex[:12]}"
     broker = into_bootstrap or bootstrap
-    same = rounds.connection(options) if broker == bootstrap else {}
+    same = rounds.connection_of_writer(options, bootstrap, broker)
     sink = _sink(into, broker, name, same) if into and not dry_run else None
     shape = Shape(keep_timestamps, keep_partitions)
     # Where topics are, for a frame that is read: which of them, and from where to where, is in the plan.

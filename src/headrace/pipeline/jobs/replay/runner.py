@@ -18,7 +18,8 @@ from headrace.pipeline.jobs.replay import functions
 from headrace.pipeline.jobs.replay.delivery import Answer, Blocks, Deliver
 from headrace.pipeline.jobs.replay.pacer import Pace, Pacer
 from headrace.pipeline.offsets import assign
-from headrace.pipeline.options import InvalidOption, SourceOptions
+from headrace.pipeline.option_values import InvalidOption
+from headrace.pipeline.options import SourceOptions
 from headrace.pipeline.origin import Range, is_archive
 from headrace.pipeline.range_reader import read_in_order
 
