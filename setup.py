@@ -31,6 +31,8 @@ KERNELS = [
     "src/headrace/broker/queues/delivery.py",
     "src/headrace/broker/queues/ledger.py",
     "src/headrace/broker/queues/watching.py",
+    "src/headrace/broker/quotas/bucket.py",
+    "src/headrace/broker/quotas/meter.py",
     "src/headrace/broker/timer/heap.py",
     "src/headrace/broker/timer/scan.py",
     "src/headrace/broker/timer/stage.py",

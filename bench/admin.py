@@ -5,14 +5,14 @@ from __future__ import annotations
 import io
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from importlib import import_module
 from typing import Any
 
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
-from kio.static.primitive import i8, i16, i32, i32Timedelta, i64
+from kio.static.primitive import f64, i8, i16, i32, i32Timedelta, i64
 
 SECONDS = 60.0
 LATEST = -1
@@ -115,6 +115,24 @@ class Admin:
                 topic_names=(topic,), timeout=i32Timedelta.parse(timedelta(seconds=SECONDS))
             ),
         )
+
+    def set_quotas(self, user: str, values: Mapping[str, float]) -> None:
+        """Set quotas of a user. Raises RuntimeError where that is refused."""
+        reply = self.ask(
+            "alter_client_quotas",
+            1,
+            lambda of: of.AlterClientQuotasRequest(
+                entries=(
+                    of.EntryData(
+                        entity=(of.EntityData(entity_type="user", entity_name=user),),
+                        ops=tuple(of.OpData(key=key, value=f64(value), remove=False) for key, value in values.items()),
+                    ),
+                ),
+                validate_only=False,
+            ),
+        )
+        if reply.entries[0].error_code:
+            raise RuntimeError(f"quotas are refused: {reply.entries[0].error_code!r}")
 
     def coordinator(self, key: str, kind: int) -> None:
         """Wait until a group or a transactional id has a coordinator: the first request creates its topic."""

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from itertools import cycle, islice
 from typing import Any
 
-from bench import requests
+from bench import requests, scram
 from headrace.runtime.sendfile import without_pacing
 
 Spec = dict[str, Any]
@@ -34,6 +34,8 @@ def connect(spec: Spec) -> socket.socket:
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     # A timer for every packet of the generator would interrupt the server as often as the generator, at its expense.
     without_pacing(made)
+    if "user" in spec:
+        scram.login(made, spec["user"], spec["password"])
     return made
 
 
@@ -176,13 +178,25 @@ def small_produce(spec: Spec) -> Run:
             rings.append(frames[begin:] + frames[:begin])
         else:
             rings.append([frames[number % partitions]])
+    return over_and_over(sockets, rings, in_flight, spec["seconds"])
+
+
+def small_fetch(spec: Spec) -> Run:
+    """Fetches of the one record of a topic."""
+    frame = bytes(requests.fetch(spec["topic"], [0], max_wait_ms=0, partition_bytes=4_096).frame)
+    sockets = [connect(spec) for _ in range(spec["connections"])]
+    return over_and_over(sockets, [[frame] for _ in sockets], 1, spec["seconds"])
+
+
+def over_and_over(sockets: list[socket.socket], rings: list[list[bytes]], in_flight: int, seconds: float) -> Run:
+    """Send requests whose replies are all of one size, which the first of each connection shows."""
     reply_bytes = 0
     for sock, ring in zip(sockets, rings, strict=True):
         sock.sendall(ring[0])
         reply_bytes = LENGTH + len(receive(sock, memoryview(bytearray(1 << 16))))
-    if connections == in_flight == 1:
-        return lambda: one_at_a_time(sockets[0], rings[0], spec["seconds"], reply_bytes)
-    return lambda: many(sockets, rings, in_flight, spec["seconds"], reply_bytes)
+    if len(sockets) == in_flight == 1:
+        return lambda: one_at_a_time(sockets[0], rings[0], seconds, reply_bytes)
+    return lambda: many(sockets, rings, in_flight, seconds, reply_bytes)
 
 
 def one_each(spec: Spec) -> list[bytes]:
@@ -334,6 +348,7 @@ KINDS: dict[str, Callable[[Spec], Run]] = {
     "bulk_produce": bulk_produce,
     "bulk_fetch": bulk_fetch,
     "small_produce": small_produce,
+    "small_fetch": small_fetch,
     "touch": touch,
     "paced_produce": paced_produce,
     "tail_consume": tail_consume,

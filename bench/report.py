@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
@@ -44,7 +44,7 @@ class Table:
         made = []
         title = ""
         for (row, what), by_server in self._figures.items():
-            cells = [_cell(by_server.get(server.name, [])) for server in self._servers]
+            cells = [cell(by_server.get(server.name, [])) for server in self._servers]
             made.append([row if row != title else "", what, *cells, *self._ratios(by_server)])
             title = row
         return made
@@ -56,7 +56,7 @@ class Table:
     def _ratio(self, by_server: dict[str, list[Figure]], name: str) -> float | None:
         if self._servers[0].name not in by_server or name not in by_server:
             return None
-        ours, theirs = _best(by_server[self._servers[0].name]), _best(by_server[name])
+        ours, theirs = best(by_server[self._servers[0].name]), best(by_server[name])
         if not ours.compared:
             return None
         return ours.value / theirs.value if ours.more_is_better else theirs.value / ours.value
@@ -78,10 +78,7 @@ class Table:
 
     def notes(self) -> list[str]:
         """What a reader must know to read the table."""
-        notes = [f"{datetime.now(UTC):%Y-%m-%d}, {machine()}."]
-        if any(figure.saturated for each in self._figures.values() for figures in each.values() for figure in figures):
-            notes.append("A rate with * is the load generator's limit, not the server's.")
-        return notes
+        return notes(figure for each in self._figures.values() for figures in each.values() for figure in figures)
 
     def rich(self) -> rich.table.Table:
         made = rich.table.Table()
@@ -98,16 +95,26 @@ class Table:
         return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 
-def _best(figures: list[Figure]) -> Figure:
+def notes(figures: Iterable[Figure]) -> list[str]:
+    """What a reader must know of the figures."""
+    found = [f"{datetime.now(UTC):%Y-%m-%d}, {machine()}."]
+    if any(figure.saturated for figure in figures):
+        found.append("A rate with * is the load generator's limit, not the server's.")
+    return found
+
+
+def best(figures: Sequence[Figure]) -> Figure:
+    """The one that counts."""
     return (max if figures[0].more_is_better else min)(figures, key=lambda figure: figure.value)
 
 
-def _cell(figures: list[Figure]) -> str:
+def cell(figures: Sequence[Figure]) -> str:
+    """The best, and the worst behind it."""
     if not figures:
         return ""
-    best = _best(figures)
-    worst = (min if best.more_is_better else max)(figure.value for figure in figures)
-    return f"{_number(best.value)}{'*' if best.saturated else ''} (to {_number(worst)})"
+    top = best(figures)
+    worst = (min if top.more_is_better else max)(figure.value for figure in figures)
+    return f"{_number(top.value)}{'*' if top.saturated else ''} (to {_number(worst)})"
 
 
 def _number(value: float) -> str:
@@ -130,7 +137,15 @@ def machine() -> str:
     return f"{cpu}, {cores} cores, {memory:.0f} GiB, {system}"
 
 
-def write(table: Table, name: str = "measured") -> None:
+class Written(Protocol):
+    """What stands in the README."""
+
+    def notes(self) -> list[str]: ...
+
+    def markdown(self) -> str: ...
+
+
+def write(table: Written, name: str = "measured") -> None:
     """Put the table where it stood in the README, between the marks of that name."""
     begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->\n"
     before, _, rest = README.read_text().partition(begin)

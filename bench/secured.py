@@ -1,150 +1,211 @@
-"""`python -m bench.secured`: what rights cost on the fast way of produce and fetch.
+"""`python -m bench.secured`: what rights cost: SCRAM, rules and quotas on, beside off, and beside Apache Kafka's.
 
-In one process and without sockets, so that nothing but the door and the broker is measured: connections of the Kafka
-door are given the same requests again and again. One door has no users and no rights; the other one's client has
-authenticated by SCRAM, among rules for many users. A second one without any shows how far two measurements of the same
-are apart. The three take turns; the best of five counts.
+Requests of one record, over real sockets, on servers that take turns; a server without rights is measured twice, which
+shows how far two measurements of the same are apart. In front of that stands the fast way of the Kafka door by itself,
+in one process (`fast_path`). The best of five rounds counts. It ends within eight minutes: where rounds take too long,
+there are fewer.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
-import tempfile
+import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
+import rich.table
 from rich.console import Console
-from rich.table import Table
 
-from bench import requests
-from headrace.broker.broker import Broker
-from headrace.broker.security import OWN, Identity, Operation, Resource
-from headrace.broker.security.rules import Rule, allow
-from headrace.config import Config
-from headrace.doors.door import DoorContext
-from headrace.doors.kafka.connection import Connection
-from headrace.doors.kafka.door import KafkaDoor
-from headrace.log.native import NativeLog
-from headrace.runtime.real import real_runtime
+from bench import fast_path, report
+from bench.measure import measure
+from bench.peers import Missing
+from bench.peers.secured import Compared, Open, OpenKafka, Secured, SecuredKafka
+from bench.rows import QUICK, Figure, Scale, Topic, small_figures, small_spec
 
+MARK = "measured: secured"
 ROUNDS = 5
-REQUESTS = 4_000
-IN_A_BUFFER = 40
-RULES = 500
-TOPIC = "orders"
+FULL = Scale(bulk_bytes=0, seconds=1.5, warm_up=20.0, rounds=ROUNDS)
+# For all rounds; what comes before and after takes less than two minutes.
+BUDGET_SECONDS = 330.0
+OFF, SAME, ON = "Headrace", "itself", "Headrace, secured"
+THEIRS, THEIRS_ON = "Apache Kafka", "Apache Kafka, secured"
 
 
-class Client(asyncio.Transport):
-    """Takes replies, and keeps none."""
+@dataclass(frozen=True)
+class Work:
+    """Requests of one record."""
 
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return ("127.0.0.1", 1) if name in ("peername", "sockname") else None
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        pass
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def write(self, data: Any) -> None:
-        pass
-
-    def writelines(self, data: Any) -> None:
-        pass
-
-    def is_closing(self) -> bool:
-        return False
-
-    def pause_reading(self) -> None:
-        pass
-
-    def resume_reading(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-    def abort(self) -> None:
-        pass
+    title: str
+    run: Callable[[Compared, Scale], list[Figure]]
 
 
-class Scene:
-    """A door with one client, and the requests that it sends."""
+def produce(connections: int, in_flight: int = 1) -> Callable[[Compared, Scale], list[Figure]]:
+    def run(peer: Compared, scale: Scale) -> list[Figure]:
+        with Topic(peer, 6) as topic:
+            measured = measure(peer, small_spec(topic.names, 6, scale, connections, in_flight, False) | peer.way_in)
+            topic.check(measured)
+        return small_figures(measured)
 
-    def __init__(self, door: KafkaDoor) -> None:
-        self.connection: Connection = door.listeners[0].connect()
-        self.connection.connection_made(Client())
-        made = requests.batch_of(1)
-        produce = requests.produce(TOPIC, [(0, made)], acks=1)
-        fetch = bytes(requests.fetch(TOPIC, [0], max_wait_ms=0, partition_bytes=4_096).frame)
-        self.buffers = {"produce": bytearray(produce * IN_A_BUFFER), "fetch": bytearray(fetch * IN_A_BUFFER)}
-
-    def run(self, kind: str) -> float:
-        """CPU seconds for some requests."""
-        buffer = self.buffers[kind]
-        began = time.process_time()
-        for _ in range(REQUESTS // IN_A_BUFFER):
-            position = self.connection._consume(buffer, len(buffer))
-            assert position == len(buffer), f"{kind}: a request waits"
-        return time.process_time() - began
+    return run
 
 
-@asynccontextmanager
-async def opened(is_secured: bool) -> AsyncIterator[Scene]:
-    """A broker with a door; its topic is in memory, and every user of many has rules."""
-    settings = {"authorization": "on", "audit": "off", "kafka_mechanisms": "SCRAM-SHA-256"} if is_secured else {}
-    with tempfile.TemporaryDirectory() as data:
-        config = Config(data=data, kafka="127.0.0.1:0", durability="memory", **settings)
-        runtime = real_runtime(data)
-        log = NativeLog(runtime, config)
-        await log.start()
-        broker = Broker(runtime, log, config)
-        await broker.start()
-        topic = await broker.topics.create(TOPIC, 1)
-        await topic.partitions[0].load()
-        door = KafkaDoor(DoorContext(broker, config, config))  # type: ignore[arg-type]
-        await door.start()
-        scene = Scene(door)
-        if is_secured:
-            await broker.security.grants.add_rules(OWN, [rule for n in range(RULES) for rule in rules(f"user-{n}")])
-            scene.connection.gate = None
-            scene.connection.login(Identity("user-7", "SCRAM-SHA-256"))
+def fetch(connections: int) -> Callable[[Compared, Scale], list[Figure]]:
+    def run(peer: Compared, scale: Scale) -> list[Figure]:
+        with Topic(peer, 1) as topic:
+            measure(peer, small_spec(topic.names, 1, scale, 1, 1, False) | {"kind": "touch"} | peer.way_in)
+            spec = {"kind": "small_fetch", "topic": topic.name, "connections": connections, "seconds": scale.seconds}
+            measured = measure(peer, spec | peer.way_in)
+        return small_figures(measured)
+
+    return run
+
+
+WORK = [
+    Work("produce, 64 connections, 16 in flight on each", produce(64, 16)),
+    Work("produce, 64 connections", produce(64)),
+    Work("fetch, 64 connections", fetch(64)),
+    Work("fetch, 1 connection", fetch(1)),
+]
+
+
+class Costs:
+    """Figures by work and server, as they come in."""
+
+    def __init__(self, servers: Sequence[str]) -> None:
+        self._servers = servers
+        self._figures: dict[tuple[str, str], dict[str, list[Figure]]] = {}
+
+    def add(self, title: str, server: str, figure: Figure) -> None:
+        self._figures.setdefault((title, figure.what), {}).setdefault(server, []).append(figure)
+
+    def headings(self) -> list[str]:
+        versions = {OFF: Open.version, THEIRS: OpenKafka.version}
+        names = [f"{name} {versions[name]}" if name in versions else name for name in self._servers]
+        ratios = ["rights cost Headrace", "itself against itself"]
+        if THEIRS in self._servers:
+            ratios += ["rights cost Kafka", "secured, Headrace is better by"]
+        return ["work", "", *names, *ratios]
+
+    def lines(self) -> list[list[str]]:
+        made = []
+        for (title, what), by_server in self._figures.items():
+            cells = [report.cell(by_server.get(name, [])) for name in self._servers]
+            ratios = [_difference(by_server, OFF, ON), _difference(by_server, OFF, SAME)]
+            if THEIRS in self._servers:
+                ratios += [_difference(by_server, THEIRS, THEIRS_ON), _times(by_server)]
+            made.append([title, what, *cells, *ratios])
+        return made
+
+    def notes(self) -> list[str]:
+        taken = min(len(each) for by_server in self._figures.values() for each in by_server.values())
+        figures = (figure for by_server in self._figures.values() for each in by_server.values() for figure in each)
+        return [*report.notes(figures), f"Rounds: {taken}. More than 0% is more CPU, or a lower rate."]
+
+    def markdown(self) -> str:
+        headings = self.headings()
+        lines = [headings, ["---", "---", *["--:"] * (len(headings) - 2)], *self.lines()]
+        return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+    def rich(self) -> rich.table.Table:
+        made = rich.table.Table(*self.headings())
+        for line in self.lines():
+            made.add_row(*line)
+        return made
+
+
+def _best(by_server: dict[str, list[Figure]], name: str) -> float | None:
+    figures = by_server.get(name)
+    return report.best(figures).value if figures else None
+
+
+def _difference(by_server: dict[str, list[Figure]], one: str, other: str) -> str:
+    """By how much the other is worse."""
+    before, after = _best(by_server, one), _best(by_server, other)
+    if before is None or after is None:
+        return ""
+    more_is_better = by_server[one][0].more_is_better
+    return f"{(before / after if more_is_better else after / before) - 1:+.1%}"
+
+
+def _times(by_server: dict[str, list[Figure]]) -> str:
+    ours, theirs = _best(by_server, ON), _best(by_server, THEIRS_ON)
+    if ours is None or theirs is None:
+        return ""
+    return f"{ours / theirs if by_server[ON][0].more_is_better else theirs / ours:.2f}x"
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.secured", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--quick", action="store_true", help="less of everything: a look, not figures to keep")
+    parser.add_argument("--rounds", type=int, help="how often each work is measured (default: 5; 2 with --quick)")
+    parser.add_argument("--alone", action="store_true", help="measure Headrace without Kafka")
+    parser.add_argument("--write", action="store_true", help="put the table into bench/README.md")
+    return parser.parse_args(arguments)
+
+
+def measure_all(servers: Sequence[Compared], scale: Scale, costs: Costs, console: Console) -> None:
+    """Round by round, all work on all servers, for as long as there is time."""
+    try:
+        for server in servers:
+            console.print(f"{server.name}: start", style="dim")
+            server.start()
+        for server in servers:
+            if isinstance(server, OpenKafka | SecuredKafka):
+                console.print(f"{server.name}: warm up", style="dim")
+                warm_up(server, scale)
+        began = before = time.monotonic()
+        for number in range(scale.rounds):
+            console.print(f"round {number + 1}", style="dim")
+            for work in WORK:
+                for server in servers:
+                    for figure in work.run(server, scale):
+                        costs.add(work.title, server.name, figure)
+            now = time.monotonic()
+            if now + (now - before) > began + BUDGET_SECONDS:
+                break
+            before = now
+    finally:
+        for server in servers:
+            server.stop()
+
+
+def warm_up(server: Compared, scale: Scale) -> None:
+    """Load until the server's compiler has seen everything that is measured."""
+    until = time.monotonic() + scale.warm_up
+    while time.monotonic() < until:
+        for work in WORK:
+            work.run(server, replace(scale, seconds=1.0))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parse(sys.argv[1:] if arguments is None else arguments)
+    base = replace(QUICK, warm_up=5.0) if options.quick else FULL
+    scale = replace(base, rounds=options.rounds or base.rounds)
+    console = Console()
+    if not console.is_terminal:
+        console.width = 200
+    servers: list[Compared] = [Open(OFF), Open(SAME), Secured()]
+    if not options.alone:
         try:
-            yield scene
-        finally:
-            await door.stop()
-            await broker.stop()
-            await log.stop()
-            runtime.offload.close()
-
-
-def rules(user: str) -> list[Rule]:
-    return [
-        allow(user, operation, Resource.TOPIC, name)
-        for operation in (Operation.READ, Operation.WRITE)
-        for name in (TOPIC, f"{user}-own")
-    ]
-
-
-async def main() -> None:
-    async with opened(False) as off, opened(False) as same, opened(True) as on:
-        scenes = {"off": off, "off, once more": same, "SCRAM and rules": on}
-        table = Table("", *(f"{name}, us/request" for name in scenes), "rules against off", "the same against itself")
-        for kind in ("produce", "fetch"):
-            best = dict.fromkeys(scenes, float("inf"))
-            for scene in scenes.values():
-                scene.run(kind)
-            for _ in range(ROUNDS):
-                for name, scene in scenes.items():
-                    best[name] = min(best[name], scene.run(kind))
-                    await asyncio.sleep(0.05)
-            first, again, secured = best.values()
-            shown = (f"{each / REQUESTS * 1e6:.2f}" for each in best.values())
-            table.add_row(kind, *shown, f"{secured / first - 1:+.1%}", f"{again / first - 1:+.1%}")
-        Console().print(table)
+            servers += [OpenKafka(), SecuredKafka()]
+        except Missing as reason:
+            console.print(f"Headrace is measured alone: {reason}", style="yellow")
+    costs = Costs([server.name for server in servers])
+    console.print("in one process", style="dim")
+    names = {fast_path.OFF: OFF, fast_path.SAME: SAME, fast_path.ON: ON}
+    for kind, by_scene in asyncio.run(fast_path.measured(scale.rounds)).items():
+        for scene, taken in by_scene.items():
+            for each in taken:
+                costs.add(f"{kind}, in one process", names[scene], Figure("CPU µs/request", each))
+    measure_all(servers, scale, costs, console)
+    console.print(costs.rich())
+    for line in costs.notes():
+        console.print(line, style="dim")
+    if options.write:
+        report.write(costs, MARK)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

@@ -45,7 +45,8 @@ class Kafka(Process):
         folder = self.make_folder()
         self.port = free_port()
         properties = folder / "server.properties"
-        properties.write_text(PROPERTIES.format(port=self.port, controller=free_port(), data=folder / "data"))
+        text = PROPERTIES.format(port=self.port, controller=free_port(), data=folder / "data")
+        properties.write_text(text + self._further_properties())
         identity = self._tool("random-uuid").strip().splitlines()[-1]
         self._tool("format", "-t", identity, "-c", str(properties))
         begin = time.monotonic()
@@ -57,6 +58,10 @@ class Kafka(Process):
         )
         self.wait_until(lambda: has_metadata(self.port))
         return time.monotonic() - begin
+
+    def _further_properties(self) -> str:
+        """Those of its own, which replace others of the same name."""
+        return ""
 
     def _tool(self, *arguments: str) -> str:
         done = subprocess.run(

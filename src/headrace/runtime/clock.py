@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Protocol
 
 
@@ -21,8 +22,8 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's own clock."""
 
+    def __init__(self) -> None:
+        self.boot_seconds = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
-
-    def boot_seconds(self) -> float:
-        return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -39,6 +39,8 @@ class Quotas:
         self.table = QuotaTable(config)
         self.is_active = self.table.limits_clients
         """Whether any client may have a meter."""
+        self.version = 0
+        """Another one, whenever meters that are kept hold no longer."""
         self.connections = Connections(self)
         self._config = config
         self._wait_max = config.quota_throttle_max_ms / 1000
@@ -96,6 +98,7 @@ class Quotas:
         self.table.put(entity, values)
         self.is_active = self.table.limits_clients
         self._meters.clear()
+        self.version += 1
         for call in self.on_changed:
             call()
 

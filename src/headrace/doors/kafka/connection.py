@@ -55,6 +55,8 @@ class Connection(BufferedConnection):
     __slots__ = (
         "_client_id",
         "_client_raw",
+        "_meter",
+        "_metered",
         "_outbox",
         "_room",
         "blocked",
@@ -104,6 +106,9 @@ class Connection(BufferedConnection):
         self._room: asyncio.Future[None] | None = None
         self._client_raw = b""
         self._client_id: str | None = None
+        # The last meter that was asked for, and for what.
+        self._meter: Meter | None = None
+        self._metered: tuple[str, int] | None = None
 
     @property
     def client_host(self) -> str:
@@ -158,7 +163,7 @@ class Connection(BufferedConnection):
     def login(self, identity: Identity) -> None:
         """The client is authenticated, for the first time or again."""
         self.session.on_ended = self._ended
-        self.cached = self.readable = None
+        self.cached = self.readable = self._metered = None
         self.door.broker.security.login(self.session, identity)
 
     def _login_by_certificate(self) -> None:
@@ -210,7 +215,8 @@ class Connection(BufferedConnection):
         position = 0
         out: list[bytes] = []
         started = door.loop.time()
-        began = door.seconds() if self.timed is not None else 0.0
+        timed = self.timed
+        began = 0.0 if timed is None else door.seconds()
         view = door.view if buffer is door.buffer else memoryview(buffer)
         produced = 0
         try:
@@ -268,8 +274,8 @@ class Connection(BufferedConnection):
             if out:
                 self.flush(out)
             door.produce_metrics.requests += produced
-            if began and self.timed is not None:
-                self.timed.count(door.seconds() - began, started)
+            if timed is not None:
+                timed.count(door.seconds() - began, started)
         return position
 
     def _consume_gated(self, gate: Sasl, buffer: bytearray, end: int) -> int:
@@ -317,7 +323,16 @@ class Connection(BufferedConnection):
 
     def meter(self, buffer: bytearray, position: int, body: int) -> Meter | None:
         """The quotas of the client that sent the frame at `position`."""
-        meter = self.door.quotas.meter(self.session, self.client_id(buffer, position, body) or "")
+        return self.meter_of(self.client_id(buffer, position, body) or "")
+
+    def meter_of(self, client_id: str) -> Meter | None:
+        """The quotas of this connection's user and a client id."""
+        quotas = self.door.quotas
+        asked = self._metered
+        if asked is None or asked[0] != client_id or asked[1] != quotas.version:
+            self._meter = quotas.meter(self.session, client_id)
+            self._metered = client_id, quotas.version
+        meter = self._meter
         self.timed = None if meter is None else meter.request
         return meter
 

@@ -370,9 +370,8 @@ class FetchCall:
         now = door.loop.time()
         if self._client is not None:
             # Not when it began: a long poll may outlast a quota.
-            meter = door.quotas.meter(self._connection.session, self._client)
+            meter = self._connection.meter_of(self._client)
             if meter is not None:
-                self._connection.timed = meter.request
                 throttle = meter.consumed(sent, now)
                 if throttle:
                     self._connection.mute(throttle)
