@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 
@@ -17,22 +18,22 @@ Places = dict[tuple[int, int], bytes]
 class IdempotentClient:
     """librdkafka, with a bounded number of messages under way, so that every crash meets some."""
 
-    OUTSTANDING = 200
-
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, outstanding: int = 200, **special: Any) -> None:
+        """`outstanding`: messages under way; `special`: settings of librdkafka."""
+        self._outstanding = outstanding
         self.places: Places = {}
         self.failures: list[str] = []
         self.sent = 0
         self._stopping = False
         settings = {"bootstrap.servers": address, "enable.idempotence": True, "acks": "all", "linger.ms": 0}
         patience = {"message.timeout.ms": 120_000, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100}
-        self._producer = Producer({**settings, **patience, "retry.backoff.ms": 20, "log_level": 0})
+        self._producer = Producer({**settings, **patience, "retry.backoff.ms": 20, "log_level": 0, **special})
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
     def _run(self) -> None:
         while not self._stopping:
-            while self.sent - len(self.places) - len(self.failures) < self.OUTSTANDING:
+            while self.sent - len(self.places) - len(self.failures) < self._outstanding:
                 value = b"%d" % self.sent
                 self._producer.produce(IDEMPOTENT, value, partition=self.sent % PARTITIONS, on_delivery=self._delivered)
                 self.sent += 1

@@ -21,10 +21,17 @@ class ServeProcess:
     """`headrace serve` on a data directory; it keeps its port when it is started again."""
 
     def __init__(
-        self, data: Path, *flags: str, under: Sequence[str] = (), program: Sequence[str] = ("-m", "headrace.cli")
+        self,
+        data: Path,
+        *flags: str,
+        under: Sequence[str] = (),
+        program: Sequence[str] = ("-m", "headrace.cli"),
+        host: str = "127.0.0.1",
     ) -> None:
         self.data = data
-        self.kafka = f"127.0.0.1:{free_port()}"
+        self.log = data.with_suffix(".stderr")
+        """What it logs."""
+        self.kafka = f"{host}:{free_port()}"
         self.addresses: dict[str, str] = {}
         """Of the doors that are open, by their names."""
         self._flags = flags
@@ -48,6 +55,11 @@ class ServeProcess:
         return self._process is not None
 
     @property
+    def has_ended(self) -> bool:
+        """Whether it was started, and ended by itself."""
+        return self._process is not None and self._process.poll() is not None
+
+    @property
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
@@ -61,8 +73,7 @@ class ServeProcess:
         """Begin."""
         command = [sys.executable, *self._program, "serve", "--data", str(self.data), "--kafka", self.kafka]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")} | CLOSED
-        log = self.data.with_suffix(".stderr").open("a")
-        with log:
+        with self.log.open("a") as log:
             self._process = subprocess.Popen(
                 [*self._under, *command, "--http", "off", *self._flags],
                 stdout=subprocess.PIPE,
@@ -82,7 +93,7 @@ class ServeProcess:
 
     def words(self) -> str:
         """What the broker logged, the last of it."""
-        return self.data.with_suffix(".stderr").read_text()[-4000:]
+        return self.log.read_text()[-4000:]
 
     def signal(self, number: int) -> None:
         assert self._process is not None

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from random import Random
+from typing import Protocol
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
@@ -33,17 +34,53 @@ from tests.serve_process import ServeProcess
 PARTITIONS = {books.GROUP_TOPIC: 2, books.QUEUE_TOPIC: 1}
 
 
+class Broker(Protocol):
+    """What carries the transfers, with doors at addresses that stay."""
+
+    kafka: str
+    nsq: str
+
+    def open(self) -> None: ...
+
+    def crash(self) -> None:
+        """It dies, and comes back."""
+
+    def close(self) -> None: ...
+
+
+class OneBroker:
+    """A broker that runs alone."""
+
+    def __init__(self, folder: Path) -> None:
+        self._process = ServeProcess(folder / "data", "--nsq", "127.0.0.1:0", "--nsq-http", "off")
+        self.kafka = self._process.kafka
+        self.nsq = ""
+
+    def open(self) -> None:
+        self._process.start()
+        # Its doors keep their ports through the kills to come.
+        self.kafka, self.nsq = self._process.kafka, self._process.addresses["nsq"]
+        self._process._flags = ("--nsq", self.nsq, "--nsq-http", "off")
+
+    def crash(self) -> None:
+        self._process.kill()
+        self._process.start()
+
+    def close(self) -> None:
+        self._process.__exit__()
+
+
 class Bank:
     """All processes, and a hand on each of them."""
 
-    def __init__(self, folder: Path, postgres: Postgres, random: Random) -> None:
+    def __init__(self, folder: Path, postgres: Postgres, random: Random, broker: Broker) -> None:
         self._folder = folder
         self._random = random
         self.postgres = postgres
         self.database = postgres.new_database()
         self.url = postgres.url(self.database)
         self.engine = create_engine(self.url)
-        self.broker = ServeProcess(folder / "data", "--nsq", "127.0.0.1:0", "--nsq-http", "off")
+        self.broker = broker
         self._processes: dict[str, ForkServerProcess] = {}
         self._commands: dict[str, Callable[[], tuple[str, list[str]]]] = {}
         self.deaths: Counter[str] = Counter()
@@ -51,10 +88,7 @@ class Bank:
 
     def open(self) -> None:
         books.open_bank(self.engine)
-        self.broker.start()
-        # Its doors keep their ports through the kills to come.
-        self.nsq = self.broker.addresses["nsq"]
-        self.broker._flags = ("--nsq", self.nsq, "--nsq-http", "off")
+        self.broker.open()
         admin = AdminClient({"bootstrap.servers": self.broker.kafka, "log_level": 0})
         for made in admin.create_topics([NewTopic(name, count) for name, count in PARTITIONS.items()]).values():
             made.result(30)
@@ -62,7 +96,7 @@ class Bank:
     def close(self) -> None:
         for name in list(self._processes):
             self.end(name)
-        self.broker.__exit__()
+        self.broker.close()
         self.engine.dispose()
 
     # --- processes ---
@@ -71,7 +105,7 @@ class Bank:
         """Start a process, and again whenever it dies."""
         addresses = ["--database", self.url, "--broker", self.broker.kafka]
         if "clearing" in name:
-            addresses += ["--nsq", self.nsq]
+            addresses += ["--nsq", self.broker.nsq]
         command = (f"tests.bank.{module or name}", [*flags, *addresses, "--death", str(death)])
         self._commands[name] = lambda: command
         self._start(name)
@@ -116,8 +150,7 @@ class Bank:
         victim = self._due.pop()
         self.deaths[victim] += 1
         if victim == "broker":
-            self.broker.kill()
-            self.broker.start()
+            self.broker.crash()
         elif victim == "database":
             self.postgres.kill()
             self.postgres.start()
@@ -221,8 +254,8 @@ def committed(address: str, topic: str, partitions: int) -> list[bytes]:
 
 
 @contextmanager
-def bank(folder: Path, postgres: Postgres, seed: int) -> Iterator[Bank]:
-    made = Bank(folder, postgres, Random(seed))
+def bank(folder: Path, postgres: Postgres, seed: int, broker: Broker | None = None) -> Iterator[Bank]:
+    made = Bank(folder, postgres, Random(seed), broker or OneBroker(folder))
     try:
         made.open()
         yield made
@@ -230,8 +263,8 @@ def bank(folder: Path, postgres: Postgres, seed: int) -> Iterator[Bank]:
         made.close()
 
 
-def run_bank(folder: Path, accidents: int, seed: int) -> None:
-    with Postgres() as postgres, bank(folder, postgres, seed) as made:
+def run_bank(folder: Path, accidents: int, seed: int, broker: Broker | None = None) -> None:
+    with Postgres() as postgres, bank(folder, postgres, seed, broker) as made:
         made.run("teller", death=0.002)
         made.relay()
         made.run("clearing-group", "group", module="clearing", death=0.01)

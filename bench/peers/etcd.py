@@ -106,18 +106,22 @@ def _run(command: list[str], folder: Path) -> bool:
 class Member:
     """One member, with its data in a folder of its own."""
 
-    def __init__(self, program: str, name: str, folder: Path, scheme: str) -> None:
+    def __init__(
+        self, program: str, name: str, folder: Path, scheme: str, host: str = "127.0.0.1", under: Sequence[str] = ()
+    ) -> None:
+        """`under`: a command that runs it, on a machine that has that address."""
         self.name = name
+        self.host = host
         self.port = free_port()
         self.peer_port = free_port()
         self.folder = folder
         self.process: subprocess.Popen[bytes] | None = None
-        self.command: list[str] = [program]
+        self.command: list[str] = [*under, program]
         self._scheme = scheme
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def client_url(self) -> str:
@@ -125,7 +129,7 @@ class Member:
 
     @property
     def peer_url(self) -> str:
-        return f"http://127.0.0.1:{self.peer_port}"
+        return f"http://{self.host}:{self.peer_port}"
 
     @property
     def log(self) -> Path:
@@ -155,12 +159,24 @@ class Member:
 class EtcdPeers:
     """So many members in one folder. Raises Missing where there is no etcd."""
 
-    def __init__(self, count: int, folder: Path, *, options: Sequence[str] = (), scheme: str = "http") -> None:
+    def __init__(
+        self,
+        count: int,
+        folder: Path,
+        *,
+        options: Sequence[str] = (),
+        scheme: str = "http",
+        places: Sequence[tuple[str, Sequence[str]]] = (),
+    ) -> None:
+        """`places`: the address of each, and the command that runs it there; here if there are none."""
         program = find()
         printed = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60, check=False).stdout
         found = re.search(r"etcd Version: (\S+)", printed)
         self.version = found[1] if found else ""
-        self.members = [Member(program, f"m{number}", folder / f"m{number}", scheme) for number in range(count)]
+        where = places or [("127.0.0.1", ())] * count
+        self.members = [
+            Member(program, f"m{number}", folder / f"m{number}", scheme, *where[number]) for number in range(count)
+        ]
         everyone = ",".join(f"{member.name}={member.peer_url}" for member in self.members)
         for member in self.members:
             member.command += [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import time
 from contextlib import AbstractContextManager
 from struct import error as struct_error
@@ -93,10 +94,10 @@ def by_group(engine: Engine, broker: str, careless: bool, death: float) -> None:
                 pass  # Then they come again.
 
 
-def by_queue(engine: Engine, nsq: str, careless: bool, death: float) -> None:
+def by_queue(engine: Engine, nsq: list[str], careless: bool, death: float) -> None:
     while True:
         try:
-            with NsqConsumer(nsq, QUEUE_TOPIC, CLEARING, credit=20) as consumer:
+            with NsqConsumer(random.choice(nsq), QUEUE_TOPIC, CLEARING, credit=20) as consumer:
                 while True:
                     delivery, body = consumer.next()
                     session = Session(engine)
@@ -117,7 +118,7 @@ def main() -> None:
     parser.add_argument("way", choices=["group", "queue"])
     parser.add_argument("--database", required=True)
     parser.add_argument("--broker", required=True)
-    parser.add_argument("--nsq", required=True)
+    parser.add_argument("--nsq", required=True, help="of one broker, or of each node of a group")
     parser.add_argument("--careless", action="store_true")
     parser.add_argument("--death", type=float, default=0.0)
     given = parser.parse_args()
@@ -125,4 +126,4 @@ def main() -> None:
     if given.way == "group":
         by_group(engine, given.broker, given.careless, given.death)
     else:
-        by_queue(engine, given.nsq, given.careless, given.death)
+        by_queue(engine, given.nsq.split(","), given.careless, given.death)

@@ -11,6 +11,7 @@ from typing import Any
 
 from bench.peers import free_port
 from bench.peers.etcd import EtcdPeers
+from tests.cluster.machines import Machines
 from tests.serve_process import ServeProcess
 from tests.waiting import wait_until
 
@@ -30,8 +31,10 @@ class GroupProcesses:
         count: int = 3,
         program: Sequence[str] = HEADRACE,
         etcd: Sequence[str] = (),
+        machines: Machines | None = None,
     ) -> None:
-        """`etcd`: flags of nodes and of commands, for an etcd that asks who they are."""
+        """`etcd`: flags of nodes and of commands, for an etcd that asks who they are. `machines`: each node runs on one
+        of its own, `n1` and so on."""
         scheme = "etcds" if peers.members[0].client_url.startswith("https") else "etcd"
         self.url = f"{scheme}://{','.join(member.address for member in peers.members)}/{NAME}"
         self._etcd = etcd
@@ -39,7 +42,9 @@ class GroupProcesses:
         self.peers: dict[int, str] = {}
         """Where nodes listen for each other."""
         for number in range(first, first + count):
-            peer = self.peers[number] = f"127.0.0.1:{free_port()}"
+            machine = None if machines is None else machines[f"n{number}"]
+            host = "127.0.0.1" if machine is None else machine.address
+            peer = self.peers[number] = f"{host}:{free_port()}"
             own: tuple[str, ...] = (
                 *etcd,
                 "--cluster",
@@ -51,7 +56,10 @@ class GroupProcesses:
                 "--rack",
                 f"r{number}",
             )
-            self.nodes[number] = ServeProcess(folder / f"n{number}", *own, *flags, program=program)
+            data = folder / f"n{number}" if machine is None else machine.disk / "data"
+            under = () if machine is None else machine.under
+            node = self.nodes[number] = ServeProcess(data, *own, *flags, under=under, program=program, host=host)
+            node.log = folder / f"n{number}.stderr"
 
     def __enter__(self) -> GroupProcesses:
         self.command("init", *map(str, self.nodes))

@@ -13,6 +13,8 @@ from random import Random
 from bench.peers.etcd import EtcdPeers, Member
 from tests.cluster.group_processes import GroupProcesses
 
+# So many things are broken at once.
+AT_ONCE = 2
 # A lease of etcd, and some: what is paused longer is taken for dead.
 PAUSE_SECONDS = (0.5, 5.0)
 
@@ -20,7 +22,7 @@ PAUSE_SECONDS = (0.5, 5.0)
 class Nemesis:
     """Breaks what it is given, and mends it again. `stop` mends everything."""
 
-    def __init__(self, group: GroupProcesses, peers: EtcdPeers, seed: int) -> None:
+    def __init__(self, group: GroupProcesses, peers: EtcdPeers, seed: int, at_once: int = AT_ONCE) -> None:
         self.done: Counter[str] = Counter()
         """How often each fault was there."""
         self.leaders: set[int] = set()
@@ -28,6 +30,7 @@ class Nemesis:
         self._group = group
         self._peers = peers
         self._random = Random(seed)
+        self._at_once = at_once
         self._broken: dict[str, Callable[[], None]] = {}
         """What mends each thing that is broken now."""
         self._stopping = threading.Event()
@@ -53,8 +56,8 @@ class Nemesis:
         """Break no more, mend everything, and raise what went wrong in here."""
         self._stopping.set()
         self._thread.join()
-        for name in list(self._broken):
-            self._mend(name)
+        while self._broken:
+            self._mend(next(iter(self._broken)))
         if self._failure is not None:
             raise self._failure
 
@@ -64,7 +67,8 @@ class Nemesis:
             while not self._stopping.wait(random.uniform(0.3, 3.0)):
                 if self._broken and random.random() < 0.6:
                     self._mend(random.choice(list(self._broken)))
-                if len(self._broken) < 2:
+                self._look_after()
+                if len(self._broken) < self._at_once:
                     fault = random.choice(list(self.faults))
                     self.faults[fault]()
                     self.done[fault] += 1
@@ -73,6 +77,9 @@ class Nemesis:
 
     def _mend(self, name: str) -> None:
         self._broken.pop(name)()
+
+    def _look_after(self) -> None:
+        """See whether nodes have ended by themselves."""
 
     # --- nodes ---
 
