@@ -49,7 +49,7 @@ def one_tree() -> Iterator[None]:
     longer than what most commands do."""
     built = functools.cache(app.tree)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(app, "tree", lambda names: built(tuple(names)))
+        patch.setattr(app, "tree", lambda names=app.COMMANDS: built(tuple(names)))
         patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
         yield
 

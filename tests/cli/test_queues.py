@@ -193,3 +193,27 @@ def test_dead_messages_that_cannot_move_are_shown_with_the_reason(cli: Cli, head
     )
     assert cli("queue", "set", "orders", "mail", "--dead-letter-topic", "others.dead").code == 0
     wait_until(lambda: figures() == (0, 0, 0, 4), lambda: str(figures()))
+
+
+@pytest.mark.usefixtures("orders")
+def test_single_messages_are_shown_and_settled(cli: Cli, headrace_broker: Broker):
+    assert cli("queue", "create", "orders", "mail").code == 0
+    heading, line, *_ = cli("queue", "messages", "orders", "mail").lines
+    assert heading.split() == ["message", "attempts", "age", "key", "value"]
+    assert (line.split()[0], line.split()[-1]) == ("0/0", "boots")
+    with NsqConsumer(headrace_broker.nsq, "orders", "mail") as consumer:
+        for _ in range(3):
+            consumer.next()
+        assert cli("queue", "settle", "orders", "mail", "0/0", stdin=b"n\n").code == 1
+        assert cli("queue", "settle", "orders", "mail", "0/0", "--yes").code == 0
+        assert cli("queue", "requeue", "orders", "mail", "0/1", "--delay", "1h").code == 0
+        assert cli("queue", "reject", "orders", "mail", "0/2", "--error", "worn").code == 0
+        (deferred,) = cli("queue", "messages", "orders", "mail", "--state", "deferred", "--json").json
+        assert (deferred["offset"], deferred["value"]) == (1, "hat")
+        assert cli("queue", "messages", "orders", "mail", "--state", "in_flight", "--json").json == []
+    wait_until(lambda: cli("queue", "show", "orders", "mail", "--json").json["dead"] == 1)
+    assert "worn" in cli("dead", "show", "orders.mail.dead").text
+    again = cli("queue", "settle", "orders", "mail", "0/1", "0/0", "--yes")
+    assert again.code == 1
+    assert "1 of 2 messages stay as they are. 0/0: it is not in the queue" in again.err
+    assert "'x' is no message of a queue" in cli("queue", "settle", "orders", "mail", "x", "--yes").err

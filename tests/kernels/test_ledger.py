@@ -462,6 +462,27 @@ class LedgerMachine(RuleBasedStateMachine):
         assert self.ledger.condemned_from(start, limit) == condemned[:limit]
         assert self.ledger.first_dead() == min(self.model.all(CONDEMNED, STUCK), default=-1)
 
+    @rule(
+        states=st.sets(st.sampled_from([READY, IN_FLIGHT, DEFERRED, BLOCKED, CONDEMNED, STUCK, LEASED]), min_size=1),
+        ahead=st.sampled_from([-1, 0, 1, 500, PAGE_CELLS]),
+        limit=st.sampled_from([1, 2, 64, 100_000]),
+    )
+    def list_by_state(self, states: set[int], ahead: int, limit: int) -> None:
+        start = self.ledger.floor + ahead
+        wanted = [offset for offset in self.model.all(*states) if offset >= start]
+        assert self.ledger.offsets_in(sum(1 << each for each in states), start, limit) == wanted[:limit]
+
+    @rule(data=st.data(), delay=st.sampled_from([0, 1, 90_000]))
+    def put_back(self, data: Any, delay: int) -> None:
+        offset = self.pick(data, READY, IN_FLIGHT, DEFERRED, BLOCKED, CONDEMNED, STUCK, LEASED, DONE)
+        if offset is not None:
+            cell = self.model.cells[offset]
+            moves = cell.state not in (DONE, BLOCKED)
+            assert self.ledger.put_back(offset, self.now + delay if delay else 0) == moves
+            if moves:
+                due = self.now + delay if delay else 0
+                self.model.cells[offset] = Cell(DEFERRED if due else READY, cell.attempts, when=due)
+
     @rule(limit=st.sampled_from([0, 1, 2, 4]))
     def limit_attempts(self, limit: int) -> None:
         self.ledger.attempts_max = limit

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -33,6 +34,21 @@ SETTINGS: Mapping[str, str] = {
     "deliveries": "The share of messages whose events are kept in __deliveries: 0 none, 1 all.",
 }
 FLAGS = ("order_by_key",)
+# What the broker gives, and takes, in one request.
+PAGE = 500
+SELECTED_MAX = 200
+
+Messages = Annotated[
+    list[str], typer.Argument(metavar="MESSAGE...", help="PARTITION/OFFSET, as `headrace queue messages` prints it.")
+]
+
+
+class State(StrEnum):
+    READY = "ready"
+    IN_FLIGHT = "in_flight"
+    DEFERRED = "deferred"
+    BLOCKED = "blocked"
+    DEAD = "dead"
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
@@ -187,6 +203,109 @@ def peek(
         "value": lambda each: f"({each['value_bytes']} bytes)" if each.get("cut") else preview(each, "value"),
     }
     show(messages, api.as_json, columns)
+
+
+@app.command()
+@over_http
+def messages(
+    api: Api,
+    topic: Topic,
+    queue: Queue,
+    state: Annotated[State, typer.Option(help="Which messages.")] = State.READY,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="The most messages to show.")] = 50,
+) -> None:
+    """Shows the messages of a queue in one state. Nothing changes."""
+    found: list[dict[str, Any]] = []
+    after: str | None = ""
+    while after is not None and len(found) < limit:
+        query = {"state": state.value, "limit": min(PAGE, limit - len(found)), "after": after}
+        answer = api.ask("GET", queue_path(topic, queue) + "/messages", query=query)
+        found += answer["messages"]
+        after = answer["next"]
+    now = time.time_ns() // 1_000_000
+    columns: dict[str, str | Callable[[Any], object]] = {
+        "message": lambda each: (
+            f"parked/{each['parked']}" if "parked" in each else f"{each['partition']}/{each['offset']}"
+        ),
+        "attempts": "attempts",
+        "age": lambda each: format_age(each["timestamp"]),
+    }
+    if state is State.IN_FLIGHT:
+        columns |= {"consumer": lambda each: each.get("consumer", ""), "for": _until("deadline_ms", now)}
+    if state is State.DEFERRED:
+        columns["due in"] = _until("due_ms", now)
+    columns |= {"key": lambda each: preview(each, "key"), "value": lambda each: preview(each, "value")}
+    if any("error" in each for each in found):
+        columns["error"] = lambda each: each.get("error", "")
+    show(found, api.as_json, columns)
+
+
+def _until(name: str, now: int) -> Callable[[Any], object]:
+    return lambda each: format_rough(max(0, each[name] - now)) if name in each else ""
+
+
+@app.command()
+@over_http
+def settle(api: Api, topic: Topic, queue: Queue, messages: Messages, yes: Yes = False) -> None:
+    """Settles single messages, whoever has them. The topic keeps them."""
+    if not yes:
+        confirm(f"Settle {len(messages)} messages of queue {queue} of {topic}, so that they are not delivered again?")
+    _intervene(api, topic, queue, "settle", messages, {})
+
+
+@app.command()
+@over_http
+def requeue(
+    api: Api,
+    topic: Topic,
+    queue: Queue,
+    messages: Messages,
+    delay: Annotated[str, typer.Option(metavar="DURATION", help=f"Deliver them after this: {DURATION}.")] = "0",
+) -> None:
+    """Lets single messages be delivered again, whoever has them and whatever their attempts."""
+    _intervene(api, topic, queue, "requeue", messages, {"delay_ms": parse_duration(delay)})
+
+
+@app.command()
+@over_http
+def reject(
+    api: Api,
+    topic: Topic,
+    queue: Queue,
+    messages: Messages,
+    error: Annotated[str, typer.Option(metavar="TEXT", help="What the dead letters give as the reason.")] = "",
+) -> None:
+    """Sends single messages to the dead-letter topic, whoever has them and whatever their attempts."""
+    _intervene(api, topic, queue, "reject", messages, {"error": error})
+
+
+def _intervene(api: Api, topic: str, queue: str, act: str, messages: list[str], more: Mapping[str, Any]) -> None:
+    results: list[dict[str, Any]] = []
+    places = [_place(each) for each in messages]
+    for first in range(0, len(places), SELECTED_MAX):
+        body = {"messages": places[first : first + SELECTED_MAX], **more}
+        results += api.ask("POST", f"{queue_path(topic, queue)}/messages/{act}", body)["results"]
+    api.print_answer({"results": results})
+    refused = [each for each in results if each["outcome"] != "done"]
+    if refused:
+        first_refused = refused[0]
+        raise HeadraceError(
+            f"{len(refused)} of {len(results)} messages stay as they are. {first_refused['partition']}/"
+            f"{first_refused['offset']}: {first_refused['reason']}."
+        )
+
+
+def _place(text: str) -> dict[str, int]:
+    """A message as `messages` prints it."""
+    first, _, second = text.rpartition("/")
+    if second.isdecimal() and len(second) < 19:
+        if first == "parked":
+            return {"parked": int(second)}
+        if first.isdecimal() and len(first) < 10:
+            return {"partition": int(first), "offset": int(second)}
+    raise HeadraceError(
+        f"{text!r} is no message of a queue. Use PARTITION/OFFSET, as `headrace queue messages` prints it."
+    )
 
 
 def _begin(text: str) -> object:

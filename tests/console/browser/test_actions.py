@@ -113,6 +113,50 @@ def test_messages_are_produced_filtered_opened_downloaded_followed_and_deleted(
     wait_until(lambda: filled("GET", "/v1/topics/payments")["messages"] == 0)
 
 
+def test_messages_of_a_queue_are_looked_at_and_settled(page: Page, console: Running, filled: Http) -> None:
+    filled("PUT", "/v1/topics/parcels", {"partitions": 1})
+    for number in range(5):
+        filled("POST", "/v1/topics/parcels/messages", {"key": f"p{number}", "value": f"parcel {number}"})
+    path = "/v1/topics/parcels/queues/sorting"
+    filled("PUT", path, {"from": "earliest"})
+    go(page, console, "/queue?topic=parcels&name=sorting&tab=messages")
+
+    def select(*offsets: int) -> None:
+        for offset in offsets:
+            page.get_by_label(f"Select parcels/0/{offset}").check()
+
+    def shown() -> int:
+        return page.locator("table tbody tr").count()
+
+    assert shown() == 5
+    select(0)
+    page.get_by_role("button", name="Settle selected").click()
+    expect(dialog(page).locator("code.command")).to_have_text("headrace queue settle parcels sorting 0/0")
+    dialog(page).get_by_role("button", name="Settle", exact=True).click()
+    wait_until(lambda: filled("GET", path)["depth"] == 4)
+    wait_until(lambda: shown() == 4)
+
+    select(1, 2)
+    page.get_by_role("button", name="Give back selected").click()
+    dialog(page).get_by_label("Delay in seconds", exact=True).fill("3600")
+    dialog(page).get_by_role("button", name="Give back", exact=True).click()
+    wait_until(lambda: filled("GET", path)["deferred"] == 2)
+    page.get_by_role("link", name="Deferred", exact=True).click()
+    wait_until(lambda: shown() == 2)
+    page.get_by_role("row").filter(has_text="in 1 h").first.wait_for()
+
+    select(1)
+    page.get_by_role("button", name="Dead-letter selected").click()
+    dialog(page).get_by_label("Reason, for the dead letters", exact=True).fill("torn open")
+    dialog(page).get_by_role("button", name="Dead-letter", exact=True).click()
+    wait_until(lambda: filled("GET", path)["dead"] == 1)
+    (letter,) = filled("GET", "/v1/dead-letters/parcels.sorting.dead/messages")["messages"]
+    assert (letter["key"], letter["error"]) == ("p1", "torn open")
+    for state in ("In flight", "Blocked", "Dead"):
+        page.get_by_role("link", name=state, exact=True).click()
+        page.get_by_text(f"No messages are {state.lower()}").wait_for()
+
+
 def test_a_queue_is_paused_set_emptied_and_deleted(page: Page, console: Running, filled: Http) -> None:
     path = "/v1/topics/payments/queues/ledger"
     go(page, console, "/queues")

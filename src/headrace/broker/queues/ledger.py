@@ -71,6 +71,7 @@ S_BLOCKED = cython.declare(cython.ulonglong, 4)
 S_CONDEMNED = cython.declare(cython.ulonglong, 5)
 S_STUCK = cython.declare(cython.ulonglong, 6)
 S_LEASED = cython.declare(cython.ulonglong, 7)
+ONE = cython.declare(cython.ulonglong, 1)
 # Looked for: a message in any state but done.
 UNSETTLED = cython.declare(cython.ulonglong, 8)
 ATTEMPTS_END = cython.declare(cython.longlong, 65_535)
@@ -677,17 +678,24 @@ class Ledger:
 
     def condemned_from(self, start: cython.longlong, limit: cython.Py_ssize_t) -> list[int]:
         """The first condemned messages from `start` on, at most `limit`."""
+        return self.offsets_in(1 << CONDEMNED, start, limit)
+
+    def offsets_in(self, states: cython.ulonglong, start: cython.longlong, limit: cython.Py_ssize_t) -> list[int]:
+        """The first messages from `start` on, below the cursor, in one of the states whose bits `states` has; at most
+        `limit`."""
         found: list = []  # type: ignore[type-arg]
         page: Page
         offset: cython.longlong
         end: cython.longlong
         for page in self.pages.values():
             end = (page.number + 1) << SHIFT
-            if end <= start or page.condemned == 0:
+            if end <= start or not has_any(page, states):
                 continue
+            if end > self.cursor:
+                end = self.cursor
             offset = max(page.number << SHIFT, start)
             while offset < end:
-                if page.cells[offset & INDEX] & STATE == S_CONDEMNED:
+                if ONE << (page.cells[offset & INDEX] & STATE) & states:
                     if len(found) == limit:
                         return found
                     found.append(offset)
@@ -841,6 +849,26 @@ class Ledger:
         """A message at or above the cursor starts with this many attempts behind it, and not before `due`."""
         self.put(offset, S_READY)
         self.give_back(self.find(offset >> SHIFT), offset & INDEX, attempt, due)
+
+    def put_back(self, offset: cython.longlong, due: cython.longlong) -> bool:
+        """Let a message below the cursor be ready (`due` 0), or deferred, whoever holds it and whatever its attempts;
+        False if it is done, or waits for another of its key."""
+        page: Page = self.find(offset >> SHIFT)
+        moment: cython.ulonglong = due
+        cell: cython.ulonglong
+        if offset < self.floor or offset >= self.cursor or page is None:
+            return False
+        cell = page.cells[offset & INDEX]
+        if cell & STATE in (S_DONE, S_BLOCKED):
+            return False
+        cell = (cell & (ATTEMPT_MASK << ATTEMPT_SHIFT)) | DIRTY
+        if due > 0:
+            self.change(page, offset & INDEX, cell | ((moment & DUE_MASK) << DUE_SHIFT) | S_DEFERRED)
+            if due < page.due:
+                page.due = due
+        else:
+            self.change(page, offset & INDEX, cell | S_READY)
+        return True
 
     def condemn_spent(self) -> int:
         """Condemn the ready messages that have had their attempts, now that there is a limit; how many."""
@@ -1234,6 +1262,21 @@ class Ledger:
                 page.done += 1
             index += 1
         return page
+
+
+@cython.cfunc
+@cython.exceptval(-1, check=False)
+def has_any(page: Page, states: cython.ulonglong) -> cython.bint:
+    """Whether a page has messages, not done, in one of these states."""
+    return (
+        (page.ready > 0 and states & ONE << S_READY != 0)
+        or (page.in_flight > 0 and states & ONE << S_IN_FLIGHT != 0)
+        or (page.deferred > 0 and states & ONE << S_DEFERRED != 0)
+        or (page.blocked > 0 and states & ONE << S_BLOCKED != 0)
+        or (page.condemned > 0 and states & ONE << S_CONDEMNED != 0)
+        or (page.stuck > 0 and states & ONE << S_STUCK != 0)
+        or (page.leased > 0 and states & ONE << S_LEASED != 0)
+    )
 
 
 def delay_of(schedule: Any, attempt: int) -> int:

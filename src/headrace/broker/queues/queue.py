@@ -264,8 +264,7 @@ class Queue:
     ) -> None:
         """A message was given back."""
         lane.block_followers((offset,))
-        if error and (len(self.errors) < ERRORS_MAX or (lane.index, offset) in self.errors):
-            self.errors[lane.index, offset] = error
+        self.keep_error(lane, offset, error)
         self.requeued += 1
         self._queues.deliveries.note(
             self, "requeued", lane.index, [(offset, offset)], consumer=label, attempt=attempt, delay_ms=delay_ms,
@@ -275,6 +274,11 @@ class Queue:
             self.wake_at(due)
         self.changed(lane)
         self.kick()
+
+    def keep_error(self, lane: QueueLane, offset: int, error: str) -> None:
+        """Remember why a message came back, if there is room."""
+        if error and (len(self.errors) < ERRORS_MAX or (lane.index, offset) in self.errors):
+            self.errors[lane.index, offset] = error
 
     def touch(self, consumer: Consumer, lane_index: int, offset: int, attempt: int) -> bool:
         """See `Consumer.touch`."""

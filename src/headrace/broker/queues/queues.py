@@ -258,7 +258,7 @@ class Queues:
         if queue is None:
             with self.making(session):
                 queue = await self._make(topic, name, start, start_ms)
-                self._managed(session, "create", queue)
+                self.report(session, "create", queue)
         await self._open(queue)
         return queue
 
@@ -358,7 +358,7 @@ class Queues:
             if not queue.ephemeral:
                 await self.state_writer.describe(queue, None)
             self._remove(queue, f"the queue {name} of {topic} was deleted")
-            self._managed(session, "delete", queue)
+            self.report(session, "delete", queue)
 
     def vanish(self, queue: Queue) -> None:
         """The last consumer of an ephemeral queue has gone, and the queue with it."""
@@ -464,7 +464,7 @@ class Queues:
                     if lane.ledger.condemned:
                         queue.dead_letters.begin()
             queue.dead_letters.retry()
-        self._managed(session, "alter", queue, " ".join(sorted(changes)))
+        self.report(session, "alter", queue, " ".join(sorted(changes)))
         queue.kick()
 
     async def pause(self, queue: Queue, paused: bool, session: Session | None = None) -> None:
@@ -472,7 +472,7 @@ class Queues:
         async with self._turns.of((queue.topic.id, queue.name)):
             await self._describe(queue, queue.settings, paused)
             queue.paused = paused
-        self._managed(session, "pause" if paused else "resume", queue)
+        self.report(session, "pause" if paused else "resume", queue)
         queue.kick()
 
     async def pause_topic(self, topic: str, paused: bool, session: Session | None = None) -> None:
@@ -487,9 +487,10 @@ class Queues:
             lanes = [] if queue.ephemeral else list(queue.lanes.values())
             for at in range(0, len(lanes), STEP_LANES):
                 await self.state_writer.write(queue, lanes[at : at + STEP_LANES])
-        self._managed(session, "empty", queue)
+        self.report(session, "empty", queue)
 
-    def _managed(self, session: Session | None, action: str, queue: Queue, detail: str = "") -> None:
+    def report(self, session: Session | None, action: str, queue: Queue, detail: str = "") -> None:
+        """Tell those who want to know that a queue was changed, by whom, and how."""
         for call in self.on_managed:
             call(session, action, queue_name(queue.topic.name, queue.name), detail)
 

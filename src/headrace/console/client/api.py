@@ -10,8 +10,8 @@ from urllib.parse import quote
 from headrace.console.client import models as m
 from headrace.console.client.transport import NOBODY, Credentials, Query, T, Transport
 
-Places = Sequence[tuple[int, int]]
-"""Messages of one topic: partition and offset."""
+Places = Sequence[Mapping[str, int]]
+"""Messages of a queue: each has partition and offset, or where it is parked."""
 
 
 def part(name: str) -> str:
@@ -25,10 +25,6 @@ def _topic(name: str) -> str:
 
 def _queue(topic: str, queue: str) -> str:
     return f"{_topic(topic)}/queues/{part(queue)}"
-
-
-def _messages(places: Places) -> list[dict[str, int]]:
-    return [{"partition": partition, "offset": offset} for partition, offset in places]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,13 +149,10 @@ class Api:
     async def queue_messages(self, topic: str, queue: str, query: Query) -> m.Messages:
         return await self._get(m.Messages, f"{_queue(topic, queue)}/messages", query)
 
-    async def settle(self, topic: str, queue: str, places: Places) -> m.Outcomes:
-        body = {"messages": _messages(places)}
-        return await self._do(m.Outcomes, "POST", f"{_queue(topic, queue)}/messages/settle", body)
-
-    async def requeue(self, topic: str, queue: str, places: Places, delay_ms: int) -> m.Outcomes:
-        body = {"messages": _messages(places), "delay_ms": delay_ms}
-        return await self._do(m.Outcomes, "POST", f"{_queue(topic, queue)}/messages/requeue", body)
+    async def intervene(self, topic: str, queue: str, act: str, messages: Places, **more: object) -> m.Outcomes:
+        """`settle`, `requeue` or `reject`; at most 200 messages."""
+        body = {"messages": [dict(each) for each in messages], **more}
+        return await self._do(m.Outcomes, "POST", f"{_queue(topic, queue)}/messages/{act}", body)
 
     # --- dead letters, timers, transactions ---------------------------------------------------------------------------
 

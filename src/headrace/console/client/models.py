@@ -162,6 +162,9 @@ class Message(Answer, frozen=True):
     consumer: str | None = None
     deadline_ms: int | None = None
     due_ms: int | None = None
+    error: str | None = None
+    stuck: bool = False
+    parked: int | None = None
 
 
 class Messages(Answer, frozen=True):

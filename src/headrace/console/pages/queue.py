@@ -7,21 +7,18 @@ from collections.abc import Callable
 from shlex import quote
 
 from headrace.console.client import models as m
-from headrace.console.client.transport import ApiError
 from headrace.console.figures.table import number
-from headrace.console.pages.browse import key_of, open_message, parse_id, value_of
 from headrace.console.pages.overview import span_links, span_of
+from headrace.console.pages.queue_messages import STATES, show_messages
 from headrace.console.pages.queues import queue_state
 from headrace.console.pages.topic import tabs
-from headrace.console.sessions import Role
 from headrace.console.ui import charts, formats, tables
 from headrace.console.ui.dialogs import Answer, Field, ask
-from headrace.console.ui.markup import Child, Html, h
+from headrace.console.ui.markup import Html, h
 from headrace.console.ui.page import Page, copy_button
 from headrace.errors import ConfigError
 
 TABS = {"": "Overview", "messages": "Messages", "settings": "Settings", "consumers": "Consumers"}
-STATES = {"ready": "Ready", "in_flight": "In flight", "deferred": "Deferred", "blocked": "Blocked", "dead": "Dead"}
 FIGURES = {"ready": "depth"}
 """The figures of states, where they are called otherwise."""
 DOCS = {
@@ -65,7 +62,7 @@ async def build(page: Page) -> None:
     page.show(tabs(page, "/queue", TABS, topic=topic, name=name))
     tab = page.query.get("tab", "")
     if tab == "messages":
-        await _messages(page, queue)
+        await show_messages(page, queue)
     elif tab == "settings":
         _settings(page, queue)
     elif tab == "consumers":
@@ -144,136 +141,6 @@ async def _overview(page: Page, queue: m.Queue) -> None:
         )
 
     await page.live_async(drawn)()
-
-
-async def _messages(page: Page, queue: m.Queue) -> None:
-    if not page.may(Role.READER):
-        page.show(
-            h(
-                "div",
-                tables.empty("You may not read messages", "Ask for the role reader, or a higher one."),
-                class_="card",
-            )
-        )
-        return
-    state = page.query.get("state", "ready")
-    state = state if state in STATES else "ready"
-    links = [
-        h(
-            "a",
-            words,
-            class_="b tiny" if each == state else "b tiny quiet",
-            aria_current="true" if each == state else None,
-            href=page.link("/queue", topic=queue.topic, name=queue.queue, tab="messages", state=each),
-        )
-        for each, words in STATES.items()
-    ]
-    settle = page.button("Settle selected", "settle")
-    requeue = page.button("Give back selected", "requeue")
-    page.on("open", lambda id: open_message(page, id))
-    page.on_change("settle", lambda _, picks: _on_selected(page, queue, "settle", picks))
-    page.on_change("requeue", lambda _, picks: _on_selected(page, queue, "requeue", picks))
-    page.show(h("div", links, h("span", class_="grow"), settle, requeue, class_="section", style="margin-top:0"))
-    query: dict[str, str | int] = {"state": state, "limit": 50, "value_max": 512, "after": page.query.get("after", "")}
-    try:
-        found = await page.api.queue_messages(queue.topic, queue.queue, query)
-    except ApiError as error:
-        if not error.is_missing_route or state != "ready":
-            raise
-        found = await page.api.peek(queue.topic, queue.queue, 50)
-    if not found.messages:
-        page.show(
-            h("div", tables.empty(f"No messages are {STATES[state].lower()}", "Other states are above."), class_="card")
-        )
-        return
-    column = tables.Column[m.Message]
-
-    def place(each: m.Message) -> str:
-        return f"{queue.topic}/{each.partition}/{each.offset}"
-
-    columns = [
-        column(
-            "", lambda e: h("input", type="checkbox", data_pick=True, value=place(e), aria_label=f"Select {place(e)}")
-        ),
-        column(
-            "Message",
-            lambda e: h(
-                "button",
-                f"{e.partition}/{e.offset}",
-                type="button",
-                class_="b quiet tiny mono",
-                data_do="open",
-                data_arg=place(e),
-            ),
-            "nowrap",
-        ),
-        column("Time", lambda e: h("span", formats.moment(e.timestamp, page.zone), class_="small nowrap")),
-        column("Attempts", lambda e: formats.count(e.attempts), "num"),
-        column("Key", lambda e: h("code", key_of(e)), "clip"),
-        column("Value", lambda e: h("code", value_of(e)[:300]), "clip"),
-        column("Until", lambda e: _until(page, e), "nowrap"),
-    ]
-    further = (
-        h(
-            "a",
-            "Next",
-            class_="b tiny",
-            href=page.link(
-                "/queue", topic=queue.topic, name=queue.queue, tab="messages", state=state, after=str(found.next)
-            ),
-        )
-        if found.next
-        else None
-    )
-    foot = h("div", formats.plural(len(found.messages), "message"), h("span", class_="grow"), further, class_="foot")
-    page.show(h("div", tables.table(columns, found.messages, f"Messages that are {state}"), foot, class_="card"))
-
-
-def _until(page: Page, message: m.Message) -> Child:
-    now = page.sampler.table.at_ms
-    if message.deadline_ms:
-        return h(
-            "span",
-            f"{message.consumer or 'a consumer'} has it, ",
-            formats.ago(message.deadline_ms, now),
-            class_="small",
-        )
-    return h("span", formats.ago(message.due_ms, now), class_="small") if message.due_ms else ""
-
-
-def _on_selected(page: Page, queue: m.Queue, way: str, picks: list[str]) -> None:
-    if not picks:
-        raise ConfigError("nothing is selected")
-    places = [parse_id(each)[1:] for each in picks]
-
-    async def act(answer: Answer) -> None:
-        if way == "settle":
-            found = await page.api.settle(queue.topic, queue.queue, places)
-        else:
-            found = await page.api.requeue(queue.topic, queue.queue, places, int(answer.get("delay") or 0) * 1000)
-        failed = [each for each in found.results if each.outcome == "unknown"]
-        if failed:
-            page.tell(f"{formats.plural(len(failed), 'message')} had been settled before.")
-
-    title = "Settle selected messages" if way == "settle" else "Give back selected messages"
-    what = f"{formats.plural(len(places), 'message')} of {queue.queue} " + (
-        "will not be delivered again. The topic keeps them." if way == "settle" else "will be delivered again."
-    )
-    fields = [Field("delay", "Delay in seconds", "0", kind="number")] if way == "requeue" else []
-    words = " ".join(f"{partition}/{offset}" for partition, offset in places[:5])
-    ask(
-        page,
-        title,
-        what,
-        act,
-        fields,
-        verb="Settle" if way == "settle" else "Give back",
-        is_danger=way == "settle",
-        done="Done.",
-        equivalent=(
-            f"headrace queue {way} {quote(queue.topic)} {quote(queue.queue)} {words}{' ...' if len(places) > 5 else ''}"
-        ),
-    )
 
 
 def _settings(page: Page, queue: m.Queue) -> None:

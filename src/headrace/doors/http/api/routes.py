@@ -27,6 +27,7 @@ from headrace.doors.http.api.handlers import (
     groups,
     half,
     publish,
+    queue_messages,
     queues,
     quotas,
     redrive,
@@ -53,7 +54,7 @@ DOCUMENT = "/openapi.json"
 MODULES = (
     *(publish, browse, search),
     *(topics, topic_settings),
-    *(groups, queues, dead_letters, redrive, timers, half, transactions),
+    *(groups, queues, queue_messages, dead_letters, redrive, timers, half, transactions),
     *(quotas, figures, clients, cluster, whoami),
     *(apps, alerts, registrations),
     *(users, acls, audit),

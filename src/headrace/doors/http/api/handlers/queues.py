@@ -286,7 +286,7 @@ async def empty_queue(broker: Broker, request: Request, names: Names) -> Answer:
 async def peek_queue(broker: Broker, request: Request, names: Names) -> Answer:
     fields = Fields.of_query(request)
     limit = fields.number("limit", PEEK_DEFAULT, 1, PEEK_MAX)
-    begin = _position_after(fields.text("from"))
+    begin = position_after("from", fields.text("from"))
     fields.end()
     queue = await open_queue(broker, names)
     messages, behind = await queue.peek(limit, begin, PAGE_BYTES)
@@ -311,15 +311,15 @@ async def peek_queue(broker: Broker, request: Request, names: Names) -> Answer:
     )
 
 
-def _position_after(given: str) -> tuple[int, int] | None:
-    """Where an earlier peek ended."""
+def position_after(name: str, given: str) -> tuple[int, int] | None:
+    """Lane and offset where an earlier answer ended."""
     if not given:
         return None
     lane, _, offset = given.partition(":")
     try:
         return int(lane), int(offset)
     except ValueError:
-        raise bad_request(f"from is {given!r}: send `next` as it came") from None
+        raise bad_request(f"{name} is {given!r}: send `next` as it came") from None
 
 
 async def open_queue(broker: Broker, names: Names) -> Queue:
