@@ -28,6 +28,7 @@ TO_CLIENTS = (
 # Why a code is refused: the first pattern that the name matches.
 REASONS = {
     "LITE|PARENT_TOPIC": "there are no lite topics",
+    "POP_ROLLBACK": "about RocketMQ's own files",
     "AUTH_": "users and rules are managed by `headrace user` and `headrace acl`",
     "CONTROLLER|BROKER_EPOCH|ROLE_CHANGED|CLEAN_BROKER_DATA": "there is no controller: replicas have their own "
     "consensus",
@@ -39,8 +40,6 @@ REASONS = {
     "RocketMQ's own files",
     "UNIT": "there are no unit topics",
     "STATIC_TOPIC": "there are no static topics",
-    "POP|ACK|PEEK|INVISIBLE|NOTIFICATION|POLLING|ASSIGNMENT|REQUEST_MODE": "pop is not there yet",
-    "QUERY_MESSAGE": "search is not there yet",
     "NAMESRV_CONFIG": "the name server has the broker's settings",
     "FILTER": "there are no filter servers, nor in RocketMQ 5",
     "": "left out",
@@ -121,6 +120,11 @@ def _right(number: int) -> str:
 
 
 def _compared(name: str) -> Iterator[str]:
-    for file, test in (("steps", "test_beside_rocketmq"), ("admin_steps", "test_admin_beside_rocketmq")):
+    for file, test in (
+        ("steps", "test_beside_rocketmq"),
+        ("admin_steps", "test_admin_beside_rocketmq"),
+        ("pop_steps", "test_pop_beside_rocketmq"),
+        ("query_steps", "test_query_beside_rocketmq"),
+    ):
         if re.search(rf"\bRequest\.{name}\b|{_HELPERS.get(name, '(?!)')}", (STEPS / f"{file}.py").read_text()):
             yield f"`{test}`"

@@ -357,8 +357,8 @@ _HONOURED = (
         Kind.STRING,
         "ANY",
         "Headrace's own. The type of messages that RocketMQ's gRPC clients may send to the topic, as by RocketMQ's "
-        "attribute message.type; `ANY` and `MIXED`: normal, FIFO, delay and transaction.",
-        one_of("ANY", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"),
+        "attribute message.type; `ANY` and `MIXED`: each. With `PRIORITY` higher queues are received from first.",
+        one_of("ANY", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED"),
     ),
     Setting(
         "rocketmq.perm",

@@ -171,9 +171,9 @@ def test_a_delayed_message_has_no_offset_yet(raw: Raw, topic: str) -> None:
 
 
 def test_requests_that_are_not_known(raw: Raw) -> None:
-    answer = raw.ask(200_052)
+    answer = raw.ask(200_070)
     assert answer.code == Code.REQUEST_CODE_NOT_SUPPORTED
-    assert "200052" in (answer.remark or "")
+    assert "200070" in (answer.remark or "")
 
 
 def test_what_changes_about_a_topic_is_obeyed_by_the_next_send(raw: Raw, topic: str) -> None:

@@ -34,6 +34,7 @@ public class GrpcClients {
             switch (given[1]) {
                 case "send": send(given[2]); break;
                 case "fifo": fifo(given[2], Integer.parseInt(given[3])); break;
+                case "priorities": priorities(given[2]); break;
                 case "transactions": transactions(given[2], given[3]); break;
                 case "simple": simple(given[2], given[3], given[4], Integer.parseInt(given[5])); break;
                 case "push": push(given[2], given[3], given[4], Integer.parseInt(given[5])); break;
@@ -90,6 +91,15 @@ public class GrpcClients {
             .setClientConfiguration(configuration).build()) {
             for (int i = 0; i < count; i++) {
                 producer.send(message(topic, "" + i).setMessageGroup("group-" + i % 3).build());
+            }
+        }
+    }
+
+    static void priorities(String topic) throws Exception {
+        try (Producer producer = PROVIDER.newProducerBuilder().setTopics(topic)
+            .setClientConfiguration(configuration).build()) {
+            for (int priority : new int[] {0, 2, 1}) {
+                producer.send(message(topic, "" + priority).setPriority(priority).build());
             }
         }
     }

@@ -31,6 +31,8 @@ class PopSteps(Steps):
             self.looks()
             self.refusals()
             self.assignments()
+            self.peeks()
+            self.priorities()
         return self.found
 
     def make(self) -> None:
@@ -131,9 +133,18 @@ class PopSteps(Steps):
         asked["messageModel"] = "CLUSTERING"
         self._raw.heartbeat("c", {"poppers": {"pops": "*"}})
 
-        def keep(name: str, **more: str) -> None:
+        def ask(**more: str) -> tuple[Command, Any]:
             answer = self._raw.ask(Request.QUERY_ASSIGNMENT, {}, json.dumps({**asked, **more}).encode())
-            rows = json.loads(answer.body)["messageQueueAssignments"] if answer.body else []
+            return answer, json.loads(answer.body).get("messageQueueAssignments") if answer.body else []
+
+        # RocketMQ's broker asks the name server for the route of a topic now and then.
+        until = time.monotonic() + SECONDS
+        while ask()[1] is None and time.monotonic() < until:
+            time.sleep(0.5)
+
+        def keep(name: str, **more: str) -> None:
+            answer, rows = ask(**more)
+            rows = rows or []
             found = [(row["messageQueue"]["queueId"], row["messageQueue"]["topic"], row["mode"]) for row in rows]
             self.found[name] = (answer.code, sorted(found))
 
@@ -144,3 +155,43 @@ class PopSteps(Steps):
         keep("assignment of a group that pops")
         retry = json.dumps({**mode, "topic": "%RETRY%poppers"}).encode()
         self.keep("set mode of a retry topic", self._raw.ask(Request.SET_MESSAGE_REQUEST_MODE, {}, retry))
+
+    def peek(self, name: str, **more: Any) -> None:
+        fields = {"consumerGroup": "peekers", "topic": "pops", "queueId": 0, "maxMsgNums": 3}
+        answer = self._raw.ask(Request.PEEK_MESSAGE, {**fields, **more})
+        bodies = sorted(each.body for each in decode_all(answer.body))
+        self.found[name] = {"code": answer.code, "fields": answer.fields, "bodies": bodies}
+
+    def peeks(self) -> None:
+        self._raw.ask(Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, json.dumps({"groupName": "peekers"}).encode())
+        self.peek("peek")
+        self.peek("peek all queues", queueId=-1, maxMsgNums=32)
+        self.peek("peek an empty queue", queueId=1)
+        self.peek("peek when all was popped", consumerGroup="reds", maxMsgNums=32)
+        self.peek("peek no queue", queueId=99)
+        self.peek("peek no topic", topic="nothing")
+
+    def priorities(self) -> None:
+        topic = "priorities"
+        fields = {"topic": topic, "readQueueNums": 4, "writeQueueNums": 4, "perm": 6, "defaultTopic": "TBW102"}
+        fields |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false"}
+        attributes = {"attributes": "+message.type=PRIORITY"}
+        self.keep("make", self._raw.ask(Request.UPDATE_AND_CREATE_TOPIC, {**fields, **attributes}))
+        described = json.loads(self._raw.ask(Request.GET_TOPIC_CONFIG, {"topic": topic}).body)
+        self.found["describe"] = described["attributes"]
+        queues = {}
+        for priority in ("0", "2", "1", "3", "9"):
+            answer = self._raw.sent(topic, priority.encode(), properties={"_SYS_MSG_PRIORITY_": priority})
+            queues[priority] = (answer.code, answer.fields["queueId"])
+        answer = self._raw.sent(topic, b"k", properties={"_SYS_MSG_PRIORITY_": "3", "__SHARDINGKEY": "k"}, queue=1)
+        queues["keyed"] = (answer.code, answer.fields["queueId"])
+        self.found["send with priorities"] = queues
+        self.wait_for(topic, 2, queue=3)
+        until = time.monotonic() + SECONDS
+        bodies: list[bytes] = []
+        while len(bodies) < 6 and time.monotonic() < until:
+            answer = self.ask(topic=topic, queueId=-1, consumerGroup="by-priority", maxMsgNums=4)
+            bodies += [each.body for each in decode_all(answer.body)]
+        self.found["pop by priorities"] = bodies
+        (keyed,) = (each for each in self._raw.read(topic, 1) if each.body == b"k")
+        self.found["a keyed message"] = "_SYS_MSG_PRIORITY_" in read_properties(keyed.properties)

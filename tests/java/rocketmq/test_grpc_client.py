@@ -139,6 +139,21 @@ def test_what_fails_comes_again(clients: Clients, serving: ServeProcess, topic: 
             wait_until(lambda: list(raw.read(f"%DLQ%{topic}-g")))
 
 
+def test_priorities(clients: Clients, serving: ServeProcess, topic: str) -> None:
+    fields = {
+        "topic": topic,
+        "readQueueNums": 4,
+        "writeQueueNums": 4,
+        "perm": 6,
+        "attributes": "+message.type=PRIORITY",
+    }
+    with Raw(serving.addresses["rocketmq"]) as raw:
+        raw.ask(Request.UPDATE_AND_CREATE_TOPIC, fields)
+        clients("priorities", topic)
+        assert [[each.body for each in raw.read(topic, queue=queue)] for queue in range(3)] == [[b"0"], [b"1"], [b"2"]]
+    assert [each.body for each in got(clients("simple", f"{topic}-g", topic, "*", 3))] == ["2", "1", "0"]
+
+
 def test_an_orderly_group(clients: Clients, serving: ServeProcess, topic: str) -> None:
     with Raw(serving.addresses["rocketmq"]) as raw:
         settings = {"groupName": f"{topic}-g", "consumeMessageOrderly": True}

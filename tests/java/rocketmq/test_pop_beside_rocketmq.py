@@ -23,6 +23,8 @@ DIFFERENCES: dict[str, tuple[object, object]] = {
     "pop no queue": ({"code": 29, "fields": {}}, {"code": 29, "fields": NOTHING}),
     "pop no topic": ({"code": 17, "fields": {}}, {"code": 17, "fields": NOTHING}),
     "pop bad sql": ({"code": 23, "fields": {}}, {"code": 23, "fields": NOTHING}),
+    "peek no queue": ({"code": 29, "fields": {}}, {"code": 29, "fields": NOTHING}),
+    "peek no topic": ({"code": 17, "fields": {}}, {"code": 17, "fields": NOTHING}),
     "pop too late": ({"code": 210, "fields": {}}, {"code": 210, "fields": NOTHING}),
 }
 

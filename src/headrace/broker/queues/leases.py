@@ -101,6 +101,8 @@ class Wanted:
     """One batch of a lane is out at a time, and what comes back comes before what follows."""
     is_renewed: bool = False
     """The leases are extended while the consumer lives: see `Handle`."""
+    highest_first: bool = False
+    """Lanes of a higher number come first; else they take turns."""
 
 
 class _Owner:
@@ -221,7 +223,8 @@ class QueueLeases:
 
     def _serve(self, receiver: _Receiver, ready: list[QueueLane], room: int) -> int:
         wanted, taken = receiver.wanted, 0
-        for lane in list(ready):
+        lanes = sorted(ready, key=_index, reverse=True) if wanted.highest_first else list(ready)
+        for lane in lanes:
             if wanted.lane is not None and lane.index != wanted.lane:
                 continue
             if wanted.in_order and lane.has_outstanding:
@@ -362,6 +365,10 @@ class QueueLeases:
         if queue.settings.deliveries:
             self._queues.deliveries.note_finished(queue, lane.index, ids, (), LABEL)
         queue.moved_up(lane)
+
+
+def _index(lane: QueueLane) -> int:
+    return lane.index
 
 
 def _stamp(until_ms: int, epoch: int) -> int:

@@ -17,6 +17,7 @@ RETRIES_MAX = 16
 INT32_MAX = (1 << 31) - 1
 # Of those that are objects, as text.
 OBJECT_CHARACTERS_MAX = 16_384
+PRIORITY_FACTOR = "priority.factor"
 
 DEFAULTS: Mapping[str, Any] = {
     "attributes": {},
@@ -60,6 +61,11 @@ class SubscriptionGroup:
             if isinstance(value, dict) and len(json.dumps(value)) > OBJECT_CHARACTERS_MAX:
                 raise InvalidGroupConfig(f"{key} must have at most {OBJECT_CHARACTERS_MAX} characters")
             values[key] = value
+        # As tools write them: `+NAME` is set, `-NAME` is taken back.
+        attributes = values["attributes"]
+        values["attributes"] = {
+            name.removeprefix("+"): value for name, value in attributes.items() if not name.startswith("-")
+        }
         return cls(name, values)
 
     @property
@@ -84,6 +90,12 @@ class SubscriptionGroup:
     def retry_queues(self) -> int:
         """The queues of the retry topic; 0 and less: nothing comes again."""
         return int(self.values["retryQueueNums"])
+
+    @property
+    def priority_factor(self) -> int:
+        """How many of a hundred receives of a topic with priorities go by them; the others take turns."""
+        text = str(self.values["attributes"].get(PRIORITY_FACTOR, ""))
+        return min(int(text), 100) if text.isascii() and text.isdecimal() and len(text) <= 18 else 100
 
     @property
     def sys_flag(self) -> int:

@@ -14,6 +14,7 @@ from headrace.broker.queues import Queue
 from headrace.broker.rocketmq.subscription_groups import RETRIES_MAX
 from headrace.broker.security import Session
 from headrace.doors.rocketmq.names import dead_letter_topic, log_name
+from headrace.doors.rocketmq.topics import shape_of
 from headrace.errors import InvalidQueue
 from headrace.log.interface import EARLIEST, Topic
 
@@ -23,6 +24,7 @@ class GroupQueues:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._receives = 0
 
     async def load(self) -> None:
         """Know the settings of groups. Raises StorageFailed."""
@@ -62,6 +64,14 @@ class GroupQueues:
         """Whether message groups are consumed in order."""
         settings = self._broker.rocketmq.groups.get(group)
         return settings is not None and bool(settings.values["consumeMessageOrderly"])
+
+    def goes_by_priority(self, topic: Topic, group: str) -> bool:
+        """Whether this receive takes the messages of higher queues first."""
+        if not shape_of(topic).has_priorities:
+            return False
+        settings = self._broker.rocketmq.groups.get(group)
+        self._receives = (self._receives + 1) % 100
+        return settings is None or self._receives < settings.priority_factor
 
     def attempts_max(self, group: str) -> int:
         """How often a message is delivered before it is dead."""

@@ -49,6 +49,11 @@ TIMER_SECONDS = "TIMER_DELAY_SEC"
 TIMER_MS = "TIMER_DELAY_MS"
 TIMER_AT_MS = "TIMER_DELIVER_MS"
 TIMERS = frozenset((TIMER_SECONDS, TIMER_MS, TIMER_AT_MS))
+# A number from 0 on: it is the message's queue, and the highest queue is received from first.
+PRIORITY = "_SYS_MSG_PRIORITY_"
+PRIORITY_MAX = (1 << 31) - 1
+# What makes a message one of another type, whatever its priority.
+_TYPED = frozenset((*TIMERS, DELAY, SHARDING_KEY))
 
 BORN_MS = "rocketmq-born-time"
 BORN_HOST = "rocketmq-born-host"
@@ -81,6 +86,15 @@ def key_of(properties: Mapping[str, str]) -> bytes | None:
     """The key of a record."""
     sharding_key = properties.get(SHARDING_KEY)
     return None if sharding_key is None else sharding_key.encode()
+
+
+def priority_of(properties: Mapping[str, str]) -> int:
+    """The priority of a message; -1: it has none, be it that it is of another type or that it is no number."""
+    text = properties.get(PRIORITY, "")
+    if not (text.isascii() and text.isdecimal() and len(text) <= 10) or not _TYPED.isdisjoint(properties):
+        return -1
+    priority = int(text)
+    return priority if priority <= PRIORITY_MAX else -1
 
 
 def message_of(record: Record, topic: str, queue_id: int, physical_offset: int, store_host: Host) -> StoredMessage:

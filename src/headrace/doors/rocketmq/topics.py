@@ -31,6 +31,7 @@ PERM = "rocketmq.perm"
 MESSAGE_TYPE = "rocketmq.message.type"
 ANY_TYPE = "ANY"
 ANY_TYPES = (ANY_TYPE, "MIXED")
+BY_PRIORITY = "PRIORITY"
 # RocketMQ's own broker can search all of its topics.
 INDEXED = {INDEX: ROCKETMQ_INDEX}
 GROUP_NAME_MAX = 255
@@ -47,6 +48,11 @@ class TopicShape:
     perm: int
     message_type: str = ANY_TYPE
     """By RocketMQ's name."""
+
+    @property
+    def has_priorities(self) -> bool:
+        """Whether the messages of higher queues are received first."""
+        return self.message_type == BY_PRIORITY
 
 
 # A group's retry topic has one queue.

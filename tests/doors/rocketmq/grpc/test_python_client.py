@@ -15,6 +15,7 @@ from tests.doors.rocketmq.grpc.test_send import read_all
 from tests.waiting import wait_until
 
 import headrace
+from headrace.doors.rocketmq.codes import Request
 from headrace.doors.rocketmq.messages import read_properties
 
 
@@ -119,6 +120,25 @@ def test_simple_consumer(maker: Maker, topic: str, group: str) -> None:
 
     wait_until(receive)
     assert sorted(found) == [b"0", b"2", b"4"]
+
+
+def test_priorities(maker: Maker, raw: Raw, topic: str, group: str) -> None:
+    fields = {
+        "topic": topic,
+        "readQueueNums": 4,
+        "writeQueueNums": 4,
+        "perm": 6,
+        "attributes": "+message.type=PRIORITY",
+    }
+    raw.ask(Request.UPDATE_AND_CREATE_TOPIC, fields)
+    producer = maker.start("Producer", (topic,))
+    for priority in (0, 2, 1):
+        producer.send(maker.message(topic, b"%d" % priority, priority=priority))
+    consumer = maker.start("SimpleConsumer", group, {topic: maker.api.FilterExpression("*")}, await_duration=5)
+    found: list[Any] = []
+    while len(found) < 3:
+        found += consumer.receive(8, 15)
+    assert [(each.body, each.priority) for each in found] == [(b"2", 2), (b"1", 1), (b"0", 0)]
 
 
 def test_push_consumer(maker: Maker, topic: str, group: str) -> None:

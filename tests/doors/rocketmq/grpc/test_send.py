@@ -134,7 +134,13 @@ WRONG: dict[str, tuple[dict[str, Any], int]] = {
     "no group": ({"kind": definition.FIFO}, Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
     "no time": ({"kind": definition.DELAY}, Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
     "a group too many": ({"message_group": "x"}, Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
-    "priority": ({"kind": definition.PRIORITY, "priority": 1}, Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+    "no priority": ({"kind": definition.PRIORITY}, Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+    "negative priority": ({"kind": definition.PRIORITY, "priority": -1}, Code.BAD_REQUEST),
+    "a priority and a group": (
+        {"kind": definition.PRIORITY, "priority": 1, "message_group": "x"},
+        Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+    ),
+    "lite topic": ({"kind": definition.LITE, "lite_topic": "x"}, Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
     "unknown type": ({"kind": 77}, Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
     "far ahead": (
         {"kind": definition.DELAY, "delivery_timestamp": Timestamp(seconds=1 << 60)},

@@ -13,7 +13,7 @@ from headrace.broker.publish import Headers
 from headrace.doors.rocketmq.grpc.protocol import Code, Proto, definition
 from headrace.doors.rocketmq.grpc.status import ResponseError
 from headrace.doors.rocketmq.messages import COMPRESSED, Host, StoredMessage, read_properties
-from headrace.doors.rocketmq.records import SHARDING_KEY, TAGS, UNIQUE_KEY, headers_of
+from headrace.doors.rocketmq.records import PRIORITY, SHARDING_KEY, TAGS, UNIQUE_KEY, headers_of, priority_of
 from headrace.doors.rocketmq.records import TIMER_AT_MS as DELIVER_MS
 from headrace.doors.rocketmq.transactions import PRODUCER_GROUP, TRANSACTION_PREPARED
 from headrace.doors.rocketmq.unpacking import unpack
@@ -34,7 +34,7 @@ SYSTEM_PROPERTIES = frozenset(
         *("RETRY_TOPIC", TAGS, "TIMER_DELAY_LEVEL", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", DELIVER_MS),
         *("TIMER_DEL_UNIQKEY", "TIMER_DEQUEUE_MS", "TIMER_ENQUEUE_MS", "TIMER_OUT_MS", "TIMER_ROLL_TIMES", "TRACE_ON"),
         *("TRANSFER_FLAG", TRANSACTION_PREPARED, "TRAN_PREPARED_QUEUE_OFFSET", "TTL", UNIQUE_KEY, "WAIT"),
-        *("_SYS_MSG_PRIORITY_", "__BORNHOST", "__CRC32#", "__LITE_TOPIC"),
+        *(PRIORITY, "__BORNHOST", "__CRC32#", "__LITE_TOPIC"),
     )
 )
 # These have fields of their own, too.
@@ -119,10 +119,24 @@ def read_message(message: Proto, born_host: Host, topic: str) -> tuple[bytes | N
         properties[SHARDING_KEY] = system.message_group
     if system.HasField("delivery_timestamp"):
         properties[DELIVER_MS] = str(to_ms(system.delivery_timestamp))
+    if has_priority(message):
+        properties[PRIORITY] = str(system.priority)
     if system.message_type == _d.TRANSACTION:
         properties[PRODUCER_GROUP] = topic
     headers = headers_of(properties, born_ms=to_ms(system.born_timestamp), born_host=born_host)
     return (system.message_group.encode() if system.HasField("message_group") else None), headers
+
+
+def has_priority(message: Proto) -> bool:
+    """Whether a message has a priority that counts: in one of another type it is left out, as by RocketMQ's broker."""
+    system = message.system_properties
+    is_other = system.HasField("message_group") or system.HasField("delivery_timestamp")
+    return bool(system.HasField("priority")) and not is_other and system.message_type != _d.TRANSACTION
+
+
+def type_of(message: Proto) -> int:
+    """The type of a message, as by RocketMQ's proxy: one that has a priority has it, whatever type it says."""
+    return int(_d.PRIORITY if has_priority(message) else message.system_properties.message_type)
 
 
 def unpack_body(message: Proto, body_max: int, here_bytes: int) -> bytes:
@@ -164,6 +178,8 @@ def write_message(stored: StoredMessage, topic: Proto) -> Proto:
         system.message_group = group
     if (trace := properties.get(TRACE_CONTEXT)) is not None:
         system.trace_context = trace
+    if (priority := priority_of(properties)) >= 0:
+        system.priority = priority
     deliver_ms = properties.get(DELIVER_MS, "")
     if deliver_ms.isdecimal() and len(deliver_ms) <= 15:
         set_ms(system.delivery_timestamp, int(deliver_ms))
@@ -179,7 +195,9 @@ def _type_of(properties: dict[str, str]) -> int:
         return int(_d.TRANSACTION)
     if DELIVER_MS in properties or "DELAY" in properties:
         return int(_d.DELAY)
-    return int(_d.FIFO if SHARDING_KEY in properties else _d.NORMAL)
+    if SHARDING_KEY in properties:
+        return int(_d.FIFO)
+    return int(_d.NORMAL if priority_of(properties) < 0 else _d.PRIORITY)
 
 
 # --- times and durations, of any value that there is ------------------------------------------------------------------

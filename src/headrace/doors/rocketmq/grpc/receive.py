@@ -97,7 +97,13 @@ class ReceiveHandlers:
         queue = await self._open(caller.session, name, group, wait_ms)
         if queue is None or self._stopping.is_set():
             return []
-        wanted = Wanted(max(1, request.batch_size), invisible_ms, accepts, is_renewed=request.auto_renew)
+        wanted = Wanted(
+            max(1, request.batch_size),
+            invisible_ms,
+            accepts,
+            is_renewed=request.auto_renew,
+            highest_first=not queue.settings.order_by_key and self._queues.goes_by_priority(queue.topic, group),
+        )
         leases = await queue.leases.receive(wanted, wait_ms)
         if request.auto_renew:
             self._renewals.add(caller.client_id, queue, [lease.handle for lease in leases])

@@ -21,9 +21,10 @@ from headrace.doors.rocketmq.topics import READ, WRITE, RocketMqTopics, TopicSha
 
 _d: Any = definition
 _s: Any = service
-# What a topic of no declared type takes.
+# What a topic of no declared type takes, as far as a route tells: clients refuse a route with a type that they do not
+# know, as older ones do not know priorities.
 MESSAGE_TYPES = (_d.NORMAL, _d.FIFO, _d.DELAY, _d.TRANSACTION)
-_ONE_TYPE = {_d.MessageType.Name(each): (each,) for each in MESSAGE_TYPES}
+_ONE_TYPE = {_d.MessageType.Name(each): (each,) for each in (*MESSAGE_TYPES, _d.PRIORITY)}
 _PERMISSIONS = {READ | WRITE: _d.READ_WRITE, READ: _d.READ, WRITE: _d.WRITE}
 # The queue of an assignment to receive from any.
 ANY_QUEUE = -1

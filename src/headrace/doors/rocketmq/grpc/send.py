@@ -1,7 +1,8 @@
 """SendMessage and RecallMessage: messages for now and for later, and prepared ones.
 
-The messages of a request are stored all or none. Those of one message group go to one queue, by the group's hash; the
-others to the queues in turn. A message for later gets a handle with which it can be recalled until it is due.
+The messages of a request are stored all or none. Those of one message group go to one queue, by the group's hash; one
+with a priority to the queue of that number; the others to the queues in turn. A message for later gets a handle with
+which it can be recalled until it is due.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ from headrace.broker.security import Session
 from headrace.doors.receiving import EndOfTurn
 from headrace.doors.rocketmq.grpc.clients import Clients
 from headrace.doors.rocketmq.grpc.methods import Caller
-from headrace.doors.rocketmq.grpc.proto_messages import check_message, is_packed, read_message, to_ms, unpack_body
+from headrace.doors.rocketmq.grpc.proto_messages import (
+    check_message,
+    has_priority,
+    is_packed,
+    read_message,
+    to_ms,
+    type_of,
+    unpack_body,
+)
 from headrace.doors.rocketmq.grpc.protocol import Code, Proto, definition, service
 from headrace.doors.rocketmq.grpc.resources import topic_of
 from headrace.doors.rocketmq.grpc.status import ResponseError, make_status
@@ -80,7 +89,10 @@ class SendHandlers:
         rows = []
         for message, body in zip(messages, bodies, strict=True):
             key, headers = read_message(message, caller.host, topic)
-            queue = turn % shape.write_queues if key is None else partition_of(key, shape.write_queues)
+            if has_priority(message):
+                queue = min(message.system_properties.priority, shape.write_queues - 1)
+            else:
+                queue = turn % shape.write_queues if key is None else partition_of(key, shape.write_queues)
             rows.append((queue, (key, body, headers)))
         if any(message.system_properties.message_type == _d.TRANSACTION for message in messages):
             entries = await self._prepare(caller, topic, opened, messages, rows)
@@ -195,7 +207,7 @@ def _check_types(wanted: str, messages: Sequence[Proto]) -> None:
     if wanted in ANY_TYPES:
         return
     for message in messages:
-        found = _d.MessageType.Name(message.system_properties.message_type)
+        found = _d.MessageType.Name(type_of(message))
         if found != wanted:
             raise ResponseError(
                 Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
@@ -207,16 +219,18 @@ def _check_type(message: Proto) -> None:
     """Raise ResponseError where a message is not of the type that it says."""
     system = message.system_properties
     is_delayed, is_grouped = system.HasField("delivery_timestamp"), system.HasField("message_group")
-    if system.HasField("priority") or system.HasField("lite_topic"):
+    if system.HasField("lite_topic"):
         raise ResponseError(
-            Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-            "messages with a priority or a lite topic are not taken. Send another type.",
+            Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "messages of lite topics are not taken. Send another type."
         )
+    if system.HasField("priority") and system.priority < 0:
+        raise ResponseError(Code.BAD_REQUEST, f"a priority is 0 or more (got {system.priority})")
     conflicts = {
         _d.NORMAL: is_delayed or is_grouped,
         _d.FIFO: is_delayed or not is_grouped,
         _d.DELAY: not is_delayed or is_grouped,
         _d.TRANSACTION: is_delayed,
+        _d.PRIORITY: not has_priority(message),
         _d.MESSAGE_TYPE_UNSPECIFIED: False,
     }
     if conflicts.get(system.message_type, True):

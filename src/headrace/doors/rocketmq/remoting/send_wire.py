@@ -57,7 +57,7 @@ VERSION = b',"serializeTypeCurrentRPC":"JSON","version":'
 # Properties that ask for more than an append.
 SPECIAL: tuple[bytes, ...] = (
     *(b"DELAY", b"TRAN_MSG", b"REPLY_TO_CLIENT", b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS"),
-    b"headrace-dedup-id",
+    *(b"_SYS_MSG_PRIORITY_", b"headrace-dedup-id"),
 )
 OWN = b"rocketmq-"
 SHARDING_KEY = b"__SHARDINGKEY"

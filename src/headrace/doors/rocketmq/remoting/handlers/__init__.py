@@ -14,6 +14,7 @@ from headrace.doors.rocketmq.remoting.handlers.figures import FigureHandlers
 from headrace.doors.rocketmq.remoting.handlers.groups import GroupHandlers
 from headrace.doors.rocketmq.remoting.handlers.lookup import LookupHandlers
 from headrace.doors.rocketmq.remoting.handlers.offsets import OffsetHandlers
+from headrace.doors.rocketmq.remoting.handlers.peek import PeekHandler
 from headrace.doors.rocketmq.remoting.handlers.pop import PopHandlers
 from headrace.doors.rocketmq.remoting.handlers.progress import ProgressHandlers
 from headrace.doors.rocketmq.remoting.handlers.pull import PullHandler
@@ -73,6 +74,7 @@ def _of_pops(remoting: Remoting, pull: PullHandler) -> Handlers:
         Request.ACK_MESSAGE: pops.acknowledge,
         Request.BATCH_ACK_MESSAGE: pops.acknowledge_batch,
         Request.CHANGE_MESSAGE_INVISIBLETIME: pops.change,
+        Request.PEEK_MESSAGE: PeekHandler(remoting, pull).handle,
         Request.NOTIFICATION: pops.notify,
         Request.POLLING_INFO: pops.polling,
         Request.QUERY_ASSIGNMENT: assignment.query,

@@ -5,7 +5,7 @@ What is popped is leased, from the queue that gRPC clients of the group receive 
 handle (`checkpoints.py`). A message that is not acknowledged comes again from where it is, so there are no retry topics
 of pops, and no revive queues; after the group's retries it is dead.
 
-Left out: POP_ROLLBACK, PEEK_MESSAGE, lite topics.
+Left out: POP_ROLLBACK, which moves RocketMQ's own files, and lite topics.
 """
 
 from __future__ import annotations
@@ -78,6 +78,8 @@ class PopHandlers:
             exact_filter_of(subscription),
             lane=self._lane(call, queue.topic),
             in_order=call.flag("order"),
+            highest_first=not call.flag("order")
+            and self._queues.goes_by_priority(queue.topic, call.text("consumerGroup")),
         )
         await call.connection.drain()
         self._broker.quotas.take_consume(call.connection.session)

@@ -31,6 +31,7 @@ from headrace.doors.rocketmq.recall import RecallHandle, due_ms
 from headrace.doors.rocketmq.records import (
     CLUSTER,
     DELAY,
+    PRIORITY,
     REAL_QUEUE,
     REAL_TOPIC,
     REPLY_TO_CLIENT,
@@ -38,6 +39,7 @@ from headrace.doors.rocketmq.records import (
     UNIQUE_KEY,
     headers_of,
     key_of,
+    priority_of,
 )
 from headrace.doors.rocketmq.sender import Row, Send
 from headrace.doors.rocketmq.topics import WRITE, shape_of
@@ -212,6 +214,9 @@ class SendHandler:
             queues=call.number(names["defaultTopicQueueNums"], 4),
             group=call.text(names["producerGroup"], ""),
         )
+        if PRIORITY in properties and (request.is_prepared or priority_of(properties) < 0):
+            # It is of another type, as by RocketMQ's broker.
+            del properties[PRIORITY]
         if request.topic == DEFAULT_TOPIC:
             raise ResponseError(Code.INVALID_PARAMETER, f"the topic[{DEFAULT_TOPIC}] is a system topic: choose another")
         if request.topic.startswith(RETRY):
@@ -239,6 +244,9 @@ class SendHandler:
                 f"request queueId[{request.queue_id}] is illegal: the topic {request.topic} has "
                 f"{len(topic.partitions)} queues, the first being 0",
             )
+        priority = -1 if request.is_batch else priority_of(request.properties)
+        if priority >= 0:
+            return min(priority, max(shape.write_queues, 1) - 1)
         if request.queue_id >= 0:
             return request.queue_id
         return call.connection.session.number % max(shape.write_queues, 1)
