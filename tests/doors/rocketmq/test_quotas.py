@@ -60,3 +60,40 @@ def test_pulls_wait_for_what_was_sent(broker: headrace.Broker, raw: Raw, topic: 
     waiting = raw.send(Request.PULL_MESSAGE, fields | {"queueOffset": "1"})
     set_quota(broker, consumer_byte_rate=None)
     assert raw.answer(waiting).code == Code.SUCCESS
+
+
+def test_loop_time_refuses_what_is_asked_and_keeps_what_a_client_has(
+    broker: headrace.Broker, raw: Raw, topic: str, group: str
+) -> None:
+    """So little that any request is more than the burst; the waits are short, because so is what a request takes."""
+    raw.sent(topic, bytes(100))
+    offsets = {"consumerGroup": group, "topic": topic, "queueId": "0", "commitOffset": "1"}
+    of_topic = {"topic": topic, "queueId": "0"}
+    assert raw.ask(Request.GET_MAX_OFFSET, of_topic).code == Code.SUCCESS
+    set_quota(broker, request_percentage=0.001)
+    for _ in range(20):
+        raw.ask(Request.GET_MAX_OFFSET, of_topic)
+    for answer in (raw.ask(Request.GET_MAX_OFFSET, of_topic), raw.sent(topic, b"more")):
+        assert answer.code == Code.SYSTEM_BUSY
+        assert "request_percentage" in (answer.remark or "")
+    # Done and answered, before the connection is not read for a while.
+    assert raw.ask(Request.UPDATE_CONSUMER_OFFSET, offsets).code == Code.SUCCESS
+    pull = {"consumerGroup": group, "topic": topic, "queueId": "0", "maxMsgNums": "1", "sysFlag": "4"}
+    pull |= {"commitOffset": "0", "subscription": "*", "subVersion": "0", "suspendTimeoutMillis": "0"}
+    waiting = raw.send(Request.PULL_MESSAGE, pull | {"queueOffset": "0"})
+    set_quota(broker, request_percentage=None)
+    assert raw.answer(waiting).code == Code.SUCCESS
+    assert raw.ask(Request.GET_MAX_OFFSET, of_topic).code == Code.SUCCESS
+    assert raw.sent(topic, b"after").code == Code.SUCCESS
+
+
+def test_a_client_over_its_loop_time_is_not_read(broker: headrace.Broker, raw: Raw, topic: str, group: str) -> None:
+    offsets = {"consumerGroup": group, "topic": topic, "queueId": "0", "commitOffset": "1"}
+    raw.sent(topic, b"one")
+    assert raw.ask(Request.UPDATE_CONSUMER_OFFSET, offsets).code == Code.SUCCESS
+    # 0.1 ms of the loop a second, of which the first is the burst.
+    set_quota(broker, request_percentage=0.01)
+    began = time.monotonic()
+    for _ in range(20):
+        assert raw.ask(Request.UPDATE_CONSUMER_OFFSET, offsets).code == Code.SUCCESS
+    assert time.monotonic() - began >= 0.5

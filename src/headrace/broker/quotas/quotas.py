@@ -67,10 +67,20 @@ class Quotas:
             meter = self._meters[key] = self._make(*key)
             return meter
 
+    def loop_time(self, session: Session) -> Bucket | None:
+        """What a session's requests take of the loop, in seconds; None: that is not limited."""
+        meter = self.meter(session) if self.is_active else None
+        return None if meter is None else meter.request
+
     def take_mutate(self, session: Session, partitions: int) -> None:
         """Count partitions that a client is about to have made, added or deleted. Raises QuotaExceeded."""
         if self.is_active and (meter := self.meter(session)) is not None:
             meter.take_mutate(partitions, asyncio.get_running_loop().time())
+
+    def take_request(self, session: Session) -> None:
+        """Before a request whose time is counted by `loop_time`. Raises QuotaExceeded."""
+        if self.is_active and (meter := self.meter(session)) is not None:
+            meter.take_request(asyncio.get_running_loop().time())
 
     def take_consume(self, session: Session) -> None:
         """Before a client is sent messages through a door that refuses those that were sent too much (`consumed`).

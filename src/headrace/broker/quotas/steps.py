@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Generic, TypeVar
 
+from headrace.broker.quotas.bucket import Bucket
+
 T = TypeVar("T")
+
+
+async def timed(work: Coroutine[Any, Any, T], bucket: Bucket | None, clock: Callable[[], float]) -> T:
+    """Do something, and count what its steps take of the loop where a client's quota limits that."""
+    if bucket is None:
+        return await work
+    steps = Steps(work, clock)
+    try:
+        return await steps
+    finally:
+        bucket.count(steps.taken, asyncio.get_running_loop().time())
 
 
 class Steps(Generic[T]):

@@ -6,12 +6,10 @@ until the reply is out.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.quotas import Meter
-from headrace.broker.quotas.bucket import Bucket
-from headrace.broker.quotas.steps import Steps
+from headrace.broker.quotas.steps import timed
 from headrace.doors.kafka import codec
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.errors import Malformed, Unanswerable
@@ -22,7 +20,6 @@ from headrace.doors.kafka.wire import INT32_PAIR, skip_tags
 
 if TYPE_CHECKING:
     from headrace.doors.kafka.connection import Connection
-    from headrace.doors.kafka.door import KafkaDoor
 
 # The version of a call that asked for a version of ApiVersions which is not there.
 UNSUPPORTED = -1
@@ -67,17 +64,8 @@ def dispatch(
     )
     work = _answer(api, call, meter, correlation, frame, started)
     if meter is not None and meter.request is not None:
-        work = _timed(work, meter.request, connection.door)
+        work = timed(work, meter.request, connection.door.seconds)
     connection.run(work)
-
-
-async def _timed(work: Coroutine[Any, Any, None], bucket: Bucket, door: KafkaDoor) -> None:
-    """Do a request, and count what its steps take of the loop."""
-    steps = Steps(work, door.seconds)
-    try:
-        await steps
-    finally:
-        bucket.count(steps.taken, door.loop.time())
 
 
 async def _answer(api: Api, call: Call, meter: Meter | None, correlation: int, frame: bytes, started: float) -> None:

@@ -6,11 +6,14 @@ and `{"message": "..."}`, whose first word clients look for.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Mapping
 
 from headrace.broker.broker import Broker
+from headrace.broker.quotas.kinds import Kind
+from headrace.broker.quotas.steps import timed
 from headrace.broker.security import Operation, Resource
 from headrace.broker.security.rights import CLUSTER_NAME, Declaration, Requires
 from headrace.doors.http.server import rights
@@ -53,6 +56,8 @@ _ERRORS: dict[type[HeadraceError], tuple[int, str]] = {
     BatchTooLarge: (413, "MSG_TOO_BIG"),
 }
 _PUBLISHING = ("/pub", "/mpub")
+# A probe learns whether the broker is well, whatever else asks from there.
+_UNMETERED = ("/ping",)
 
 
 class Api(Router):
@@ -62,7 +67,15 @@ class Api(Router):
         """With the rights that each method and path asks for."""
         super().__init__(door, routes, broker.metrics)
         self._security = broker.security
+        self._quotas = broker.quotas
+        self._seconds = broker.runtime.clock.boot_seconds
         self._declarations = declarations
+
+    async def answer(self, request: Request) -> Response:
+        bucket = self._quotas.loop_time(request.session) if request.path not in _UNMETERED else None
+        if bucket is not None and (wait := bucket.take(0, asyncio.get_running_loop().time())):
+            return self.write_error(self.translate(QuotaExceeded(Kind.REQUEST, wait), request))
+        return await timed(super().answer(request), bucket, self._seconds)
 
     def label(self, route: Route | None, method: str) -> str:
         return route.path.partition("{")[0].strip("/") if route is not None else "other"

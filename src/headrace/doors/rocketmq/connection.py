@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from headrace.broker.quotas.steps import timed
 from headrace.broker.security import OWN, Identity, Operation, Resource, Session
 from headrace.broker.security.watches import Watch
 from headrace.doors.connection import BUSY, FULL, LOST, BufferedConnection
@@ -20,6 +21,7 @@ from headrace.doors.rocketmq.codes import Code
 from headrace.doors.rocketmq.errors import ResponseError, translate
 from headrace.doors.rocketmq.frames import HEAD, HEADER_BYTES_MAX, LENGTH_MASK, ONE_WAY, RESPONSE, Command, Malformed
 from headrace.doors.rocketmq.gate import topic_resource
+from headrace.doors.rocketmq.loop_time import KEPT_REQUESTS, PULLS
 from headrace.doors.rocketmq.names import RETRY
 from headrace.errors import AuthenticationFailed, HeadraceError, NotAuthorized
 
@@ -242,16 +244,31 @@ class RemotingConnection(BufferedConnection):
             )
             return
         self.door.metrics_of(request.code).requests += 1
+        quotas = self.door.broker.quotas
+        began = self.door.seconds() if quotas.is_active else 0.0
+        work = self._begin(call, handler)
+        # Not before: the request may have shown whose it is.
+        bucket = quotas.loop_time(self.session) if began else None
+        if bucket is not None:
+            bucket.count(self.door.seconds() - began, self.door.loop.time())
+            if request.code in KEPT_REQUESTS and (wait := bucket.wait(self.door.loop.time())):
+                self.mute(wait)
+        if work is not None:
+            self._await(call, timed(work, bucket, self.door.seconds))
+
+    def _begin(self, call: Call, handler: Handler) -> Coroutine[Any, Any, None] | None:
+        """Handle a request at once, or as far as it awaits something."""
+        code = call.request.code
         try:
             self.door.gate.enter(call)
-            work = handler(call)
+            if code not in KEPT_REQUESTS and code not in PULLS:
+                self.door.broker.quotas.take_request(self.session)
+            return handler(call)
         except AuthenticationFailed as error:
-            work = _refuse_later(call, error)
+            return _refuse_later(call, error)
         except HeadraceError as error:
             call.refuse(error)
-            return
-        if work is not None:
-            self._await(call, work)
+            return None
 
     def _await(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
         """Do what awaits beside the requests that follow."""

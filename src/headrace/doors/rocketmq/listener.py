@@ -40,6 +40,8 @@ class RemotingListener(BufferedAcceptor[RemotingConnection]):
             buffer_bytes=BUFFER_BYTES,
             spare_bytes_max=SPARE_BYTES_MAX,
         )
+        self.seconds = self.broker.runtime.clock.boot_seconds
+        """The clock by which the time that requests take of the loop is counted."""
         self.frame_max = context.settings.rocketmq_frame_max_bytes
         self._name = name
         self.gate = Gate(self.broker, declarations, is_required=context.settings.rocketmq_authentication == "required")
@@ -47,6 +49,7 @@ class RemotingListener(BufferedAcceptor[RemotingConnection]):
         self._idle_seconds = context.shared.connections_idle_ms / 1000
         self._by_code: dict[int, ApiMetrics] = {}
         self._numbers = 0
+        self.broker.quotas.on_changed.append(self.unmute)
 
     async def listen(
         self, host: str, port: int, tls: ssl.SSLContext | None = None, sockets: Sequence[socket.socket] = ()

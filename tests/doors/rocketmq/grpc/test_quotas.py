@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.request
 from collections.abc import Iterator
 
@@ -44,3 +45,27 @@ def test_sends_and_receives_are_refused(broker: headrace.Broker, grpc_client: Ra
         assert statuses[-1] == Code.TOO_MANY_REQUESTS
     set_quotas(broker, producer_byte_rate=None, consumer_byte_rate=None)
     assert grpc_client.send(topic, message(topic, b"after")).status.code == Code.OK
+
+
+def test_loop_time_refuses_calls_and_answers_later(
+    broker: headrace.Broker, grpc_client: RawGrpc, topic: str, group: str
+) -> None:
+    assert grpc_client.send(topic, message(topic, b"before")).status.code == Code.OK
+    consumer = Consumer(broker.rocketmq_grpc, group, topic)
+    with consumer.raw:
+        status, found = consumer.receive(wait=5)
+        assert status == Code.OK
+        set_quotas(broker, request_percentage=0.001)
+        refused = [grpc_client.send(topic, message(topic, b"more")).status for _ in range(20)][-1]
+        assert refused.code == Code.TOO_MANY_REQUESTS
+        assert "request_percentage" in refused.message
+        assert [consumer.receive(wait=0)[0] for _ in range(4)][-1] == Code.TOO_MANY_REQUESTS
+        # What a client has it keeps: that is done, and answered later.
+        set_quotas(broker, request_percentage=0.01)
+        began = time.monotonic()
+        assert consumer.ack(found) == [Code.OK]
+        for _ in range(10):
+            assert consumer.raw.ask("Heartbeat", group=consumer.group).status.code == Code.OK
+        assert time.monotonic() - began >= 0.5
+        set_quotas(broker, request_percentage=None)
+        assert grpc_client.send(topic, message(topic, b"after")).status.code == Code.OK

@@ -21,7 +21,7 @@ from headrace.broker.security import Identity as Principal
 from headrace.broker.security import Session
 from headrace.doors.connection import BUSY, CLOSING, DRAIN, FULL, LOST, MUTED, TURN, UNREAD
 from headrace.doors.nsq.errors import CommandError, translate
-from headrace.doors.nsq.nsqd import frames, publish, subscribe
+from headrace.doors.nsq.nsqd import frames, loop_time, publish, subscribe
 from headrace.doors.nsq.nsqd.codec import MAGIC, Codec, Command
 from headrace.doors.nsq.nsqd.compressed import CompressedConnection
 from headrace.doors.nsq.nsqd.compression import StreamError
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from headrace.broker.security.watches import Watch
     from headrace.doors.nsq.nsqd.auth import Authorization
     from headrace.doors.nsq.nsqd.listener import Nsqd
+    from headrace.doors.nsq.nsqd.loop_time import Stretch
     from headrace.doors.nsq.nsqd.publish import Pending, Target
 
 log = structlog.get_logger("headrace.nsq")
@@ -74,6 +75,7 @@ class Connection(CompressedConnection):
         "published",
         "ready",
         "session",
+        "stretch",
         "subscription",
         "target",
         "upgrading",
@@ -111,6 +113,8 @@ class Connection(CompressedConnection):
         self._unread = False
         # Until it fires, nothing is delivered: the client is over its quota.
         self._late: asyncio.TimerHandle | None = None
+        # What it takes of the loop just now, where that is limited.
+        self.stretch: Stretch | None = None
         self._out: list[bytes] = []
         self.upgrading = False
         """A handshake is under way: nothing else may be sent."""
@@ -210,6 +214,14 @@ class Connection(CompressedConnection):
             self.close()
 
     def _consume(self, buffer: bytearray, end: int) -> int:
+        stretch = loop_time.begin(self) if self.door.broker.quotas.is_active else None
+        try:
+            return self._consume_commands(buffer, end)
+        finally:
+            if stretch is not None:
+                stretch.end()
+
+    def _consume_commands(self, buffer: bytearray, end: int) -> int:
         """Handle whole commands until one is cut or must wait; the position of the first byte that is left."""
         position = 0
         commands = 0
@@ -397,7 +409,10 @@ class Connection(CompressedConnection):
 
     def deliver(self, claimed: Claimed) -> None:
         """Send messages."""
+        stretch = loop_time.begin(self) if self.door.broker.quotas.is_active else None
         subscribe.deliver(self, claimed)
+        if stretch is not None:
+            stretch.end()
 
     def gone(self, reason: str) -> None:
         """The channel was deleted."""
@@ -413,7 +428,7 @@ class Connection(CompressedConnection):
         """Do something that awaits for a command; others are handled after it. `patient`: it may take for ever."""
         self._command = command
         self._patient = patient
-        self.run(work)
+        self.run(loop_time.timed_work(self, work) if self.door.broker.quotas.is_active else work)
 
     def _ran(self) -> None:
         self.flush()
@@ -441,6 +456,11 @@ class Connection(CompressedConnection):
         """Let heartbeats and deadlines be as the client wants them by now."""
         if not self._held & LOST:
             self._heartbeat.watch()
+
+    @property
+    def is_waiting(self) -> bool:
+        """A command waits for something."""
+        return bool(self._held & BUSY)
 
     @property
     def is_read_late(self) -> bool:

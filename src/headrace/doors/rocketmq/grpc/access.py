@@ -15,6 +15,7 @@ from headrace.broker.broker import Broker
 from headrace.broker.security import Operation, Resource, Session
 from headrace.broker.security.watches import Watch
 from headrace.doors.rocketmq.gate import knows_users
+from headrace.doors.rocketmq.grpc.loop_time import LoopTime
 from headrace.doors.rocketmq.grpc.protocol import Code, Proto
 from headrace.doors.rocketmq.grpc.status import ResponseError
 from headrace.errors import AuthenticationFailed, NotAuthorized
@@ -32,6 +33,7 @@ class Access:
 
     def __init__(self, broker: Broker, *, is_required: bool) -> None:
         self.security = broker.security
+        self.loop_time = LoopTime(broker)
         self._topics = broker.topics
         self._is_required = is_required
 

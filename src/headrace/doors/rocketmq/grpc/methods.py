@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from ipaddress import ip_address
 from typing import Any, Protocol
 
@@ -144,7 +144,8 @@ def _answer_once(
             try:
                 await access.identify(caller.session, metadata_of(context))
                 access.check(caller.session, rights_of(name, asked))
-                answered = await handle(caller, asked)
+                work = partial(handle, caller, asked)
+                answered = await access.loop_time.once(name, caller.session, caller.wait_max_ms, work)
             finally:
                 access.forget(caller.session)
         except Exception as error:
@@ -164,7 +165,7 @@ def _answer_often(
             caller, asked = find_caller(context), parse(request_type, request)
             try:
                 await access.identify(caller.session, metadata_of(context))
-                answers = handle(caller, asked)
+                answers = access.loop_time.often(caller.session, handle(caller, asked))
                 if access.security.is_enforced:
                     answers = access.while_allowed(caller.session, rights_of(name, asked), answers)
                 async for each in answers:
