@@ -9,7 +9,7 @@ import pytest
 
 from headrace.broker.broker import Broker
 from headrace.broker.groups import Commit
-from headrace.broker.metrics import render
+from headrace.broker.scrape import render
 from headrace.format import records
 from headrace.log.interface import Partition, Topic
 
@@ -142,7 +142,7 @@ async def test_metrics_report_how_far_a_table_is(broker: Broker, monkeypatch: py
 
     async def metrics() -> tuple[float, float]:
         await broker.archived.look()
-        lines = [line for line in render(broker).decode().splitlines() if line.startswith("headrace_lake")]
+        lines = [line for line in (await render(broker)).decode().splitlines() if line.startswith("headrace_lake")]
         return float(lines[0].split()[1]), float(lines[1].split()[1])
 
     await topic.partitions[0].load()

@@ -16,8 +16,8 @@ from tests.waiting import SECONDS
 from headrace.broker.broker import Broker
 from headrace.broker.consumed import Consumed
 from headrace.broker.groups import Commit
-from headrace.broker.metrics import render
 from headrace.broker.queues import Queue
+from headrace.broker.scrape import render
 from headrace.errors import StorageFailed
 from headrace.format import records
 from headrace.log.interface import EARLIEST, Partition, Topic
@@ -195,7 +195,7 @@ async def test_a_group_that_is_behind_is_told_of(broker: Broker, consumed: Consu
     assert (before["event"][:21], before["reader"], before["records"]) == ("records are about to ", "group behind", 6)
     assert (after["event"][:21], after["group"], after["records"]) == ("records have gone tha", "behind", 6)
     assert broker.metrics.topic("t").passed_by == 6
-    assert 'headrace_topic_passed_by_records_total{topic="t"} 6.0' in render(broker).decode()
+    assert 'headrace_topic_passed_by_records_total{topic="t"} 6.0' in (await render(broker)).decode()
     # The same records are not taken from it twice.
     await fill(partition, 10)
     queues.floors[0] = 20

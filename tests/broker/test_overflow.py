@@ -15,8 +15,8 @@ from tests.waiting import SECONDS, until
 from headrace.broker.broker import Broker
 from headrace.broker.groups import Commit
 from headrace.broker.groups.protocol import Problem
-from headrace.broker.metrics import render
 from headrace.broker.overflow import Overflow
+from headrace.broker.scrape import render
 from headrace.errors import InvalidTopicConfig, TopicBlocked, TopicFull, UnknownTopic
 from headrace.format import records
 from headrace.log.interface import Partition, Topic
@@ -398,7 +398,7 @@ async def test_drop_oldest_keeps_under_its_bound(
     # Not much more goes than must, and the other partition has nothing to do with it.
     assert partition.size() > bound // 2
     assert made.partitions[1].start == 0
-    text = render(broker).decode()
+    text = (await render(broker)).decode()
     assert f'headrace_topic_dropped_records_total{{topic="t"}} {float(partition.start)}' in text
 
 
@@ -457,7 +457,7 @@ async def test_rejections_are_counted_and_said_once(overflow: Overflow, topic: A
                 overflow.admit(made)
     assert [line["event"] for line in said] == ["producers refused"]
     assert broker.metrics.topic("t").rejected == 5
-    assert 'headrace_topic_rejected_requests_total{topic="t"} 5.0' in render(broker).decode()
+    assert 'headrace_topic_rejected_requests_total{topic="t"} 5.0' in (await render(broker)).decode()
 
 
 async def test_nothing_is_admitted_after_a_stop(overflow: Overflow, topic: Any) -> None:

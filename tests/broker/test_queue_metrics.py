@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.broker.test_metrics import scraped
+from tests.broker.test_scrape import scraped
 
 from headrace.broker import queue_metrics
 from headrace.broker.broker import Broker
@@ -40,7 +40,7 @@ async def test_queues_are_looked_at_when_scraped(broker: Broker):
     assert consumer.finish(0, *sink.messages[0])
     assert consumer.requeue(0, *sink.messages[1], 60_000)
     await broker.queues.pause(queue, True)
-    samples = scraped(broker)
+    samples = await scraped(broker)
     found = {name: value for (name, *labels), value in samples.items() if labels == ["mail", "orders"]}
     assert {name.removeprefix("headrace_queue_"): value for name, value in found.items()} == {
         "ready": 2,
@@ -63,7 +63,7 @@ async def test_queues_are_looked_at_when_scraped(broker: Broker):
     assert samples["headrace_queue_ready", "late#ephemeral", "orders"] == 0
     known = await ages(broker)
     assert known["orders", "late#ephemeral"] == 0
-    aged = scraped(broker, queue_ages=known)
+    aged = await scraped(broker, queue_ages=known)
     assert 60 <= aged["headrace_queue_oldest_seconds", "mail", "orders"] < 120
     assert samples["headrace_timer_pending",] == 0
     assert samples["headrace_deliveries_dropped_total",] == 0
@@ -75,5 +75,5 @@ async def test_only_so_many(broker: Broker, monkeypatch: pytest.MonkeyPatch):
     topic = await broker.topics.create("orders", 1)
     for name in ("a", "b", "c"):
         await broker.queues.ensure(topic, name)
-    assert sum(name == "headrace_queue_ready" for name, *_ in scraped(broker)) == 2
+    assert sum(name == "headrace_queue_ready" for name, *_ in await scraped(broker)) == 2
     assert list(await ages(broker)) == [("orders", "a")]

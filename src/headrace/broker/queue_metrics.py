@@ -1,13 +1,16 @@
 """What Prometheus reads of queues, of `__deliveries` and of the timer.
 
-Everything is looked at when Prometheus scrapes. There may be a thousand queues with fifteen figures each, so the lines
-are written here: prometheus_client takes ten times as long, and this runs on the loop.
+Everything is looked at when Prometheus scrapes.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
+
+from headrace.broker.exposition import COUNTER, GAUGE, Exposition
+from headrace.broker.steps import in_steps
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
 QUEUES_MAX = 1_000
 # An age is read from the log: no more than this many for a scrape.
 AGES_MAX = 200
+STEP_AGES = 8
 
 GAUGES = {
     "depth": ("ready", "Messages that may be handed out."),
@@ -38,47 +42,52 @@ COUNTERS = {
 }
 
 
-def _known(broker: Broker) -> list[Queue]:
+async def _known(broker: Broker) -> list[Queue]:
     """The queues whose figures are known: a scrape must not warm partitions that were not used since the start."""
-    queues = broker.queues.all()
-    return [queue for queue in queues if all(lane.partition.loaded for lane in queue.lanes.values())][:QUEUES_MAX]
+    found: list[Queue] = []
+    async for queue in in_steps(broker.queues.all()):
+        if all(lane.partition.loaded for lane in queue.lanes.values()):
+            found.append(queue)
+            if len(found) == QUEUES_MAX:
+                break
+    return found
 
 
 async def ages(broker: Broker) -> dict[tuple[str, str], int]:
     """The age of the oldest unsettled message in milliseconds, by topic and queue."""
-    return {(queue.topic.name, queue.name): await queue.age_ms() for queue in _known(broker)[:AGES_MAX]}
+    found: dict[tuple[str, str], int] = {}
+    for queue in (await _known(broker))[:AGES_MAX]:
+        found[queue.topic.name, queue.name] = await queue.age_ms()
+        if len(found) % STEP_AGES == 0:
+            # What is in memory is read without a turn of the loop.
+            await asyncio.sleep(0)
+    return found
 
 
-def render_queues(broker: Broker, known_ages: Mapping[tuple[str, str], int]) -> str:
-    """The text form of all of it."""
+async def add_queues(out: Exposition, broker: Broker, known_ages: Mapping[tuple[str, str], int]) -> None:
+    """Add the metrics of all of it."""
     queues = [
-        (queue, queue.figures(), f'{{queue="{queue.name}",topic="{queue.topic.name}"}}') for queue in _known(broker)
+        (queue, queue.figures(), f'{{queue="{queue.name}",topic="{queue.topic.name}"}}')
+        async for queue in in_steps(await _known(broker))
     ]
-    text = []
     for field, (name, help) in GAUGES.items():
-        lines = [f"headrace_queue_{name}{labels} {getattr(figures, field)}" for _, figures, labels in queues]
-        text += family(f"headrace_queue_{name}", "gauge", help, lines)
-    lines = [f"headrace_queue_paused{labels} {int(queue.paused)}" for queue, _, labels in queues]
-    text += family("headrace_queue_paused", "gauge", "1 while the queue is paused.", lines)
-    lines = [
-        f"headrace_queue_oldest_seconds{labels} {age / 1000}"
+        samples = ((labels, getattr(figures, field)) for _, figures, labels in queues)
+        await out.add(GAUGE, f"headrace_queue_{name}", help, samples)
+    paused = ((labels, queue.paused) for queue, _, labels in queues)
+    await out.add(GAUGE, "headrace_queue_paused", "1 while the queue is paused.", paused)
+    aged = (
+        (labels, age / 1000)
         for queue, _, labels in queues
         if (age := known_ages.get((queue.topic.name, queue.name))) is not None
-    ]
-    text += family("headrace_queue_oldest_seconds", "gauge", "The age of the oldest unsettled message.", lines)
+    )
+    await out.add(GAUGE, "headrace_queue_oldest_seconds", "The age of the oldest unsettled message.", aged)
     for field, (name, help) in COUNTERS.items():
-        lines = [f"headrace_queue_{name}_total{labels} {getattr(figures, field)}" for _, figures, labels in queues]
-        text += family(f"headrace_queue_{name}_total", "counter", help, lines)
+        samples = ((labels, getattr(figures, field)) for _, figures, labels in queues)
+        await out.add(COUNTER, f"headrace_queue_{name}", help, samples)
     deliveries = broker.deliveries
-    for name, kind, help, value in (
-        ("headrace_deliveries_records_total", "counter", "Records written to __deliveries.", deliveries.written),
-        ("headrace_deliveries_dropped_total", "counter", "Messages whose event was dropped.", deliveries.dropped),
-        ("headrace_timer_pending", "gauge", "Messages that wait for their time.", broker.timer.pending),
+    for kind, name, help, value in (
+        (COUNTER, "headrace_deliveries_records", "Records written to __deliveries.", deliveries.written),
+        (COUNTER, "headrace_deliveries_dropped", "Messages whose event was dropped.", deliveries.dropped),
+        (GAUGE, "headrace_timer_pending", "Messages that wait for their time.", broker.timer.pending),
     ):
-        text += family(name, kind, help, [f"{name} {value}"])
-    return "\n".join([*text, ""])
-
-
-def family(name: str, kind: str, help: str, lines: list[str]) -> list[str]:
-    """The lines of one metric."""
-    return [f"# HELP {name} {help}", f"# TYPE {name} {kind}", *lines]
+        await out.one(kind, name, help, value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headrace.broker.queue_metrics import family
 from headrace.cluster.replica import Replica, Role
 
 PREFIX = "headrace_replica_"
@@ -15,7 +14,8 @@ def render(replica: Replica) -> str:
     lines: list[str] = []
     for name, kind, help, values in _metrics(replica):
         shown = f"{PREFIX}{name}"
-        lines += family(shown, kind, help, [f"{shown}{labels} {value}" for labels, value in values])
+        lines += [f"# HELP {shown} {help}", f"# TYPE {shown} {kind}"]
+        lines += [f"{shown}{labels} {value}" for labels, value in values]
     return "\n".join([*lines, ""])
 
 

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from headrace.broker.broker import Broker
-from headrace.broker.figures import KINDS
-from headrace.broker.figures import figures as module
+from headrace.broker.figures import KINDS, groups, topics
 from headrace.broker.figures.columns import GROUPS, NODE, QUEUES, TOPICS
+from headrace.broker.figures.groups import GroupFigures
 from headrace.broker.figures.overview import overview
+from headrace.broker.figures.pace import STEP_WORK
+from headrace.broker.figures.queues import QueueFigures
+from headrace.broker.figures.topics import TopicFigures
 from headrace.broker.groups import Commit
 from headrace.format import records
 from headrace.log.interface import EARLIEST, Topic
@@ -141,22 +144,107 @@ async def test_a_look_that_nothing_changed_for_changes_only_the_node(broker: Bro
 
 async def test_a_look_takes_turns(broker: Broker, monkeypatch: pytest.MonkeyPatch):
     """By the work that it does between two turns, however many topics there are and partitions they have."""
-    await broker.topics.create("wide", 1_000)
+    wide = await broker.topics.create("wide", 1_000)
     for number in range(200):
-        await broker.topics.create(f"t{number}", 1)
+        topic = await broker.topics.create(f"t{number}", 1)
+        await broker.queues.ensure(topic, "q", EARLIEST)
+        await broker.queues.open(broker.queues.of(topic.name)["q"])
+        await broker.groups.commit(f"g{number}", [Commit(topic.name, topic.id, 0, 0)])
+    await broker.groups.commit("g", [Commit("wide", wide.id, index, 0) for index in range(1_000)])
+    pace = broker.figures.pace
     steps: list[int] = []
-    pause = broker.figures._pause
+    turn = pace.turn
 
-    async def counted(weight: int) -> None:
-        done = broker.figures._done + weight
-        await pause(weight)
-        if broker.figures._done < done:
-            steps.append(done)
+    async def counted() -> None:
+        steps.append(pace.done)
+        await turn()
 
-    monkeypatch.setattr(broker.figures, "_pause", counted)
+    monkeypatch.setattr(pace, "turn", counted)
+    for _ in range(2):
+        steps.clear()
+        await looked(broker)
+        assert sum(steps) >= 1_000 * (topics.PARTITION + groups.POSITION) + 200
+        assert max(steps) <= 2 * STEP_WORK
+
+
+async def test_what_is_at_rest_is_only_asked_whether_it_is(broker: Broker, monkeypatch: pytest.MonkeyPatch):
+    """10,000 topics are watched for what a few comparisons of each cost."""
+    for number in range(100):
+        topic = await filled(broker, f"t{number}", 1)
+        await broker.queues.ensure(topic, "q", EARLIEST)
+        await broker.groups.commit(f"g{number}", [Commit(topic.name, topic.id, 0, 0)])
     await looked(broker)
-    assert sum(steps) >= 1_200 - module.STEP_PARTITIONS
-    assert max(steps) <= module.STEP_PARTITIONS + module.QUEUE_WEIGHT
+    await looked(broker)
+    whole: list[str] = []
+    for each in (TopicFigures, QueueFigures, GroupFigures):
+        look = each._look_whole
+
+        async def counted(self: Any, *given: Any, look: Any = look) -> None:
+            whole.append(type(self).__name__)
+            await look(self, *given)
+
+        monkeypatch.setattr(each, "_look_whole", counted)
+    monkeypatch.setattr(topics, "TURNS", 1_000)
+    broker.figures._topics._turn = 999
+    await looked(broker)
+    own = sum(len(topic.partitions) > 1 or name.startswith("__") for name, topic in broker.log.topics.items())
+    assert len(whole) <= own, whole
+    whole.clear()
+    broker.topics.existing("t7").partitions[0].append(records.build([(0, None, b"x", [])]))
+    await looked(broker)
+    assert {"TopicFigures", "QueueFigures", "GroupFigures"} == set(whole)
+    assert row_of(broker, TOPICS, "t7")["messages"] == 2
+    assert row_of(broker, QUEUES, "t7", "q")["depth"] == 2
+    assert row_of(broker, GROUPS, "g7", "t7")["lag"] == 2
+
+
+async def test_what_moves_without_messages_is_looked_at_in_turn(broker: Broker, monkeypatch: pytest.MonkeyPatch):
+    """Compaction takes bytes, and tells nobody."""
+    await filled(broker, "orders", 3)
+    await looked(broker)
+    before = row_of(broker, TOPICS, "orders")["bytes"]
+    partition = broker.log.local(broker.topics.existing("orders").partitions[0])
+    monkeypatch.setattr(type(partition), "size", lambda self: 7)
+    for _ in range(topics.TURNS):
+        await looked(broker)
+    assert before != 7 == row_of(broker, TOPICS, "orders")["bytes"]
+
+
+async def test_the_whole_broker_is_the_sum_of_its_topics(broker: Broker):
+    await filled(broker, "a", 3, partitions=2)
+    await filled(broker, "b", 5)
+    await looked(broker)
+    broker.metrics.topic("b").bytes_out += 100
+    await filled(broker, "c", 1)
+    await looked(broker)
+    await broker.topics.delete("a")
+    await looked(broker)
+    node = row_of(broker, NODE, "0")
+    rows = [dict(zip(KINDS[TOPICS].values, row, strict=True)) for row in _rows(broker, TOPICS)]
+    assert node["topics"] == len(rows) == 2
+    for name in ("partitions", "bytes", "bytes_in", "bytes_out"):
+        assert node[name] == sum(row[name] for row in rows), name
+
+
+def _rows(broker: Broker, kind: str) -> list[Any]:
+    return [row for key, row in broker.figures.after("", 10_000, [kind]).rows if row is not None]
+
+
+async def test_only_rows_that_may_mean_trouble_are_judged(broker: Broker):
+    for number in range(50):
+        await broker.topics.create(f"t{number}", 1)
+    topic = await filled(broker, "orders", 1, time_ms=1_000)
+    await broker.groups.commit("g", [Commit("orders", topic.id, 0, 0)])
+    broker.metrics.topic("t7").blocked = 1
+    await looked(broker)
+    suspects = broker.figures.rows.suspects
+    assert (list(suspects(TOPICS)), list(suspects(GROUPS))) == ([("t7",)], [("g", "orders")])
+    assert {each.kind for each in (await overview(broker)).problems} == {"producers_blocked", "group_behind"}
+    broker.metrics.topic("t7").blocked = 0
+    await broker.groups.delete("g")
+    await looked(broker)
+    assert not [*suspects(TOPICS), *suspects(GROUPS)]
+    assert (await overview(broker)).problems == []
 
 
 async def test_a_stop_ends_a_look(broker: Broker, monkeypatch: pytest.MonkeyPatch):

@@ -13,8 +13,8 @@ from tests.broker.timer.stage import SESSION, read_records
 from tests.waiting import until
 
 from headrace.broker.broker import Broker
-from headrace.broker.metrics import render
 from headrace.broker.publish import Message, Place
+from headrace.broker.scrape import render
 from headrace.log.interface import Topic
 
 Starting = Callable[..., Any]
@@ -123,9 +123,9 @@ async def test_metrics(broker: Broker) -> None:
     await publish(broker, topic, [b"x"] * 3, broker.runtime.clock.now_ms() + 50)
     await until(lambda: broker.timer.dispatcher.fired == 3, seconds=30)
     assert await broker.timer.cancel(later.timer)
-    lines = render(broker).decode().splitlines()
+    lines = (await render(broker)).decode().splitlines()
     for line in (
-        "headrace_timer_pending 2",
+        "headrace_timer_pending 2.0",
         "headrace_timer_scheduled_total 6.0",
         "headrace_timer_fired_total 3.0",
         "headrace_timer_cancelled_total 1.0",

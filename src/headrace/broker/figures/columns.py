@@ -48,3 +48,8 @@ KINDS: Mapping[str, Kind] = {
     QUEUES: Kind(("topic", "queue"), ("paused", *QUEUE_FIGURES, "oldest_ms")),
     GROUPS: Kind(("group", "topic"), ("kind", "state", "members", "committed", "lag", "oldest_ms")),
 }
+
+
+def place(kind: str, column: str) -> int:
+    """Where a row of a kind has a value."""
+    return KINDS[kind].values.index(column)

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.broker.figures.columns import GROUPS, KINDS, NODE, QUEUES, TOPICS
+from headrace.broker.figures.changes import Row
+from headrace.broker.figures.columns import GROUPS, KINDS, NODE, QUEUES, TOPICS, place
 from headrace.broker.transactions.transaction import Status
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ RATE_SECONDS = 10.0
 SAMPLES_MAX = 64
 WARNING, CRITICAL = SEVERITIES = "warning", "critical"
 PROBLEMS_MAX = 100
-STEP_ROWS = 512
+STEP_ROWS = 128
 DISK_WARNING, DISK_CRITICAL = 0.15, 0.05
 # From when on a reader counts as behind, and a transaction as one that hangs.
 BEHIND_MS = 300_000
@@ -148,28 +149,30 @@ async def _problems(broker: Broker, node: Mapping[str, object]) -> AsyncIterator
 
 
 async def _of_rows(broker: Broker) -> AsyncIterator[Problem]:
-    figures, now_ms = broker.figures, broker.runtime.clock.now_ms()
+    rows, now_ms = broker.figures.rows, broker.runtime.clock.now_ms()
     seen = 0
-    for kind in (TOPICS, QUEUES, GROUPS):
-        columns = KINDS[kind].values
-        for names in figures.names(kind):
+    for kind, judge in _JUDGES.items():
+        for names in rows.suspects(kind):
             seen += 1
             if seen % STEP_ROWS == 0:
                 await asyncio.sleep(0)
-            row = figures.changes.get((kind, *names))
-            if row is None:
-                continue
-            problem = _JUDGES[kind](names, dict(zip(columns, row, strict=True)), now_ms)
+            row = rows.get(kind, names)
+            problem = None if row is None else judge(names, row, now_ms)
             if problem is not None:
                 yield problem
 
 
-def _judge_topic(names: tuple[str, ...], row: Mapping[str, object], now_ms: int) -> Problem | None:
+_PARTITIONS, _OFFLINE, _PASSED_BY, _BLOCKED = (
+    place(TOPICS, name) for name in ("partitions", "offline", "passed_by", "blocked")
+)
+
+
+def _judge_topic(names: tuple[str, ...], row: Row, now_ms: int) -> Problem | None:
     topic = names[0]
     subject = {"topic": topic}
-    offline, passed_by, blocked = row["offline"], row["passed_by"], row["blocked"]
+    offline, passed_by, blocked = row[_OFFLINE], row[_PASSED_BY], row[_BLOCKED]
     if isinstance(offline, int) and offline:
-        message = f"{offline} of the {row['partitions']} partitions of '{topic}' are offline: see the broker's log."
+        message = f"{offline} of the {row[_PARTITIONS]} partitions of '{topic}' are offline: see the broker's log."
         return Problem("offline_partition", CRITICAL, message, offline, subject)
     if isinstance(passed_by, int) and passed_by:
         message = (
@@ -182,32 +185,39 @@ def _judge_topic(names: tuple[str, ...], row: Mapping[str, object], now_ms: int)
     return None
 
 
-def _judge_queue(names: tuple[str, ...], row: Mapping[str, object], now_ms: int) -> Problem | None:
+_PAUSED, _DEPTH, _STUCK, _CONSUMERS, _QUEUE_OLDEST = (
+    place(QUEUES, name) for name in ("paused", "depth", "stuck", "consumers", "oldest_ms")
+)
+
+
+def _judge_queue(names: tuple[str, ...], row: Row, now_ms: int) -> Problem | None:
     topic, queue = names
-    subject = {"topic": topic, "queue": queue}
-    stuck, ready, oldest, consumers = row["stuck"], row["depth"], row["oldest_ms"], row["consumers"]
+    stuck, ready, oldest, consumers = row[_STUCK], row[_DEPTH], row[_QUEUE_OLDEST], row[_CONSUMERS]
     if isinstance(stuck, int) and stuck:
         message = f"{stuck} dead messages of the queue '{queue}' of '{topic}' cannot move to the dead-letter topic."
-        return Problem("stuck_dead_letter", CRITICAL, message, stuck, subject)
+        return Problem("stuck_dead_letter", CRITICAL, message, stuck, {"topic": topic, "queue": queue})
     if (
         isinstance(oldest, int)
-        and isinstance(ready, int)
         and now_ms - oldest > BEHIND_MS
+        and isinstance(ready, int)
         and ready
-        and not row["paused"]
+        and not row[_PAUSED]
     ):
         seconds = (now_ms - oldest) // 1000
         why = "It has no consumer." if not consumers else f"It has {consumers} consumers."
         message = f"the oldest message of the queue '{queue}' of '{topic}' has waited for {seconds} s. {why}"
-        return Problem("queue_behind", WARNING, message, ready, subject)
+        return Problem("queue_behind", WARNING, message, ready, {"topic": topic, "queue": queue})
     return None
 
 
-def _judge_group(names: tuple[str, ...], row: Mapping[str, object], now_ms: int) -> Problem | None:
+_MEMBERS, _LAG, _GROUP_OLDEST = (place(GROUPS, name) for name in ("members", "lag", "oldest_ms"))
+
+
+def _judge_group(names: tuple[str, ...], row: Row, now_ms: int) -> Problem | None:
     group, topic = names
-    lag, oldest = row["lag"], row["oldest_ms"]
-    if isinstance(lag, int) and lag and isinstance(oldest, int) and now_ms - oldest > BEHIND_MS:
-        why = "It has no member." if not row["members"] else f"It has {row['members']} members."
+    lag, oldest = row[_LAG], row[_GROUP_OLDEST]
+    if isinstance(oldest, int) and now_ms - oldest > BEHIND_MS and isinstance(lag, int) and lag:
+        why = "It has no member." if not row[_MEMBERS] else f"It has {row[_MEMBERS]} members."
         message = f"the group '{group}' is {lag} messages and {(now_ms - oldest) // 1000} s behind on '{topic}'. {why}"
         return Problem("group_behind", WARNING, message, lag, {"group": group, "topic": topic})
     return None

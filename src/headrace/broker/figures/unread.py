@@ -30,6 +30,11 @@ class UnreadSince:
         if len(self._known) > PLACES_MAX:
             self._known.clear()
 
+    @property
+    def may_read(self) -> bool:
+        """There is something left of this round."""
+        return self._left > 0
+
     def known(self, group: str, partition: Partition, position: int) -> int | None:
         """The time of the first unread record, if it need not be read."""
         found = self._known.get((group, partition))
@@ -38,7 +43,7 @@ class UnreadSince:
     async def find(self, group: str, partition: Partition, position: int) -> int | None:
         """The same, read if it must be; None where too many were read in this round, or it cannot be."""
         known = self.known(group, partition, position)
-        if known is not None or self._left <= 0:
+        if known is not None or not self.may_read:
             return known
         self._left -= 1
         time = await time_at(self._runtime, partition, position)

@@ -62,7 +62,9 @@ class Committed:
 
     def is_of(self, topic: Topic | None) -> bool:
         """Whether it is an offset of this topic, and not of another that had its name."""
-        return self.topic_id is None or (topic is not None and topic.id == self.topic_id)
+        own = self.topic_id
+        # Ids are often the same object, and Python compares two of them in Python.
+        return own is None or (topic is not None and (topic.id is own or topic.id == own))
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,8 +124,8 @@ class Api:
 
     # --- queues -------------------------------------------------------------------------------------------------------
 
-    async def queues(self) -> list[m.Queue]:
-        return (await self._get(m.Queues, "/v1/queues")).queues
+    async def queues(self, query: Query) -> m.Queues:
+        return await self._get(m.Queues, "/v1/queues", query)
 
     async def queue(self, topic: str, queue: str) -> m.Queue:
         return await self._get(m.Queue, _queue(topic, queue))

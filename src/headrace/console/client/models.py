@@ -285,8 +285,8 @@ class Queue(Answer, frozen=True):
 
 class Queues(Answer, frozen=True):
     queues: list[Queue]
-    total: int | None = None
-    offset: int = 0
+    total: int
+    offset: int
 
 
 class Outcome(Answer, frozen=True):

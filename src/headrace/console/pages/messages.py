@@ -7,12 +7,10 @@ from shlex import quote
 from headrace.console.client import models as m
 from headrace.console.client.transport import ApiError
 from headrace.console.pages.browse import key_of, message_columns, open_message, parse_id, pretty
-from headrace.console.pages.queues import select
 from headrace.console.sessions import Role
 from headrace.console.ui import formats, tables
 from headrace.console.ui.markup import Child, Html, h
 from headrace.console.ui.page import Page, command, copy_button
-from headrace.console.ui.tables import ListQuery
 from headrace.errors import ConfigError
 
 NAMES_MAX = 8
@@ -297,7 +295,7 @@ async def find(page: Page) -> None:
     rows: list[tuple[str, Html]] = []
     for each in (await page.api.topics(query)).topics:
         rows.append(("topic", h("a", each.topic, href=page.link("/topic", name=each.topic))))
-    for queue in select(await page.api.queues(), ListQuery(search=words, limit=NAMES_MAX))[0]:
+    for queue in (await page.api.queues(query)).queues:
         link = page.link("/queue", topic=queue.topic, name=queue.queue)
         rows.append(("queue", h("a", f"{queue.topic}/{queue.queue}", href=link)))
     for group in (await page.api.groups(query)).groups:

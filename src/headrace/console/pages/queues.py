@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
-from typing import Any
+from collections.abc import Sequence
 
 from headrace.console.client import models as m
 from headrace.console.figures.table import number
@@ -15,16 +13,6 @@ from headrace.console.ui.markup import Child, Html, h
 from headrace.console.ui.page import Page
 
 Column = tables.Column[m.Queue]
-SORTS: Mapping[str, Callable[[m.Queue], Any]] = {
-    "queue": lambda each: each.queue,
-    "topic": lambda each: each.topic,
-    "depth": lambda each: each.depth,
-    "in_flight": lambda each: each.in_flight,
-    "deferred": lambda each: each.deferred,
-    "dead": lambda each: each.dead,
-    "age_ms": lambda each: each.age_ms or 0,
-    "consumers": lambda each: each.consumers,
-}
 
 
 async def build(page: Page) -> None:
@@ -32,7 +20,8 @@ async def build(page: Page) -> None:
     page.head("Queues", actions=page.button("New queue", "create", kind="main-action"))
 
     async def fetch(query: tables.ListQuery) -> tuple[Sequence[m.Queue], int]:
-        return select(await page.api.queues(), query)
+        found = await page.api.queues(query.to_broker)
+        return found.queues, found.total
 
     table = page.sampler.table
 
@@ -66,17 +55,6 @@ async def build(page: Page) -> None:
         "headrace queue create orders mail",
     )
     await ListView(page, "/queues", "queues", columns, fetch, nothing, "queue").show()
-
-
-def select(queues: Sequence[m.Queue], query: tables.ListQuery) -> tuple[list[m.Queue], int]:
-    """The queues that a page shows, of all: the broker gives them at once, and there are at most some thousands."""
-    wanted = query.search.lower()
-    pattern = wanted if set("*?") & set(wanted) else f"*{wanted}*"
-    found = [each for each in queues if fnmatchcase(f"{each.topic}/{each.queue}".lower(), pattern)]
-    if query.sort in SORTS:
-        found.sort(key=lambda each: (each.topic, each.queue))
-        found.sort(key=SORTS[query.sort], reverse=query.order == "desc")
-    return found[query.offset : query.offset + query.limit], len(found)
 
 
 def queue_state(paused: bool, stuck: int) -> Html:

@@ -70,7 +70,7 @@ class Door:
 
 @pytest.fixture(autouse=True)
 def _figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    def render(broker: Any, *, partitions: bool, queue_ages: Any) -> bytes:
+    async def render(broker: Any, *, partitions: bool, queue_ages: Any) -> bytes:
         return b"partition\n" if partitions else broker.figures()
 
     monkeypatch.setattr(handlers, "render", render)

@@ -10,8 +10,8 @@ import pytest
 from tests.doors.http.api.conftest import Served
 from tests.waiting import until
 
-from headrace.broker.metrics import render
 from headrace.broker.reading import bytes_now
+from headrace.broker.scrape import render
 from headrace.format import records
 from headrace.format.batch import batches_in
 from headrace.format.partitioning import partition_of
@@ -90,7 +90,7 @@ async def test_an_id_that_was_there_before(served: Served):
     assert len(stored(topic, 0)) + len(stored(topic, 1)) == 1
     assert stored(topic, first["partition"])[0][3] == [("headrace-dedup-id", b"1")]
     assert topic.config["deduplication.window.ms"] == "600000"
-    figures = render(served.broker).decode()
+    figures = (await render(served.broker)).decode()
     assert 'headrace_topic_duplicate_records_total{topic="t"} 6.0' in figures
     assert "headrace_deduplication_ids 1.0" in figures
 

@@ -43,6 +43,26 @@ async def test_a_queue_from_its_making_to_its_end(served: Served):
     assert (await served.ask("GET", MAIL))[0] == 404
 
 
+async def test_queues_are_searched_sorted_and_in_pages(served: Served):
+    for number in range(12):
+        topic = await served.topic(f"t{number:02}", number)
+        await served.broker.queues.ensure(topic, "mail" if number % 2 else "audit")
+
+    async def names(query: str) -> tuple[list[str], int]:
+        status, answer = await served.ask("GET", f"/v1/queues{query}")
+        assert status == 200, answer
+        return [f"{each['topic']}/{each['queue']}" for each in answer["queues"]], answer["total"]
+
+    every, total = await names("")
+    assert (len(every), total) == (12, 12), "all of them, where no limit is given"
+    assert every == sorted(every)
+    assert await names("?search=mail&limit=2&offset=1") == (["t03/mail", "t05/mail"], 6)
+    assert await names("?search=t1*&sort=queue") == (["t10/audit", "t11/mail"], 2)
+    assert await names("?sort=depth&order=desc&limit=3") == (["t11/mail", "t10/audit", "t09/mail"], 12)
+    status, refused = await served.ask("GET", "/v1/queues?limit=10001")
+    assert (status, refused["error"]) == (400, "BadRequest")
+
+
 async def test_figures_and_subscriptions(served: Served):
     topic = await served.topic("orders", 5)
     queue = await served.broker.queues.ensure(topic, "mail")

@@ -97,13 +97,13 @@ async def test_lists_show_what_may_be_described(closed: Served):
         await closed.topic(topic, 1)
         await closed.broker.queues.ensure(closed.broker.topics.existing(topic), "q")
     security = closed.broker.security
-    assert await closed.ask("GET", "/v1/queues") == (200, {"queues": []})
+    assert await closed.ask("GET", "/v1/queues") == (200, {"queues": [], "total": 0, "offset": 0})
     security.set_rules(granted((Operation.READ, Resource.QUEUE, queue_name("mine", "q"))))
     _, answer = await closed.ask("GET", "/v1/queues")
     assert [(each["topic"], each["queue"]) for each in answer["queues"]] == [("mine", "q")]
     # Whoever sees the topic does not see its queues by that.
     security.set_rules(granted((Operation.DESCRIBE, Resource.TOPIC, ANY)))
-    assert await closed.ask("GET", "/v1/topics/other/queues") == (200, {"queues": []})
+    assert await closed.ask("GET", "/v1/topics/other/queues") == (200, {"queues": [], "total": 0, "offset": 0})
 
 
 async def test_timers_and_their_rights(closed: Served):

@@ -20,7 +20,7 @@ from headrace.doors.http.api.fields import Fields
 from headrace.doors.http.api.operations import PAGE_DEFAULT, PAGE_MAX, Query, limit_query, text_query
 from headrace.doors.http.api.schemas import Shape, array, integer, object_of
 
-STEP = 256
+STEP = 64
 OFFSET_MAX = 1_000_000
 SEARCH_CHARACTERS_MAX = 256
 
@@ -46,14 +46,14 @@ class Found(NamedTuple, Generic[T]):
     """Entries that were found."""
 
 
-def listing_query(sorts: Sequence[str]) -> tuple[Query, ...]:
+def listing_query(sorts: Sequence[str], limit: Query | None = None) -> tuple[Query, ...]:
     """The parameters of a list that can be sorted by these fields, the first of them if none is given."""
     return (
         text_query("search", "A part of the name, or with `*` and `?` a pattern of all of it. Case does not matter."),
         Query("sort", {"type": "string", "enum": list(sorts), "default": sorts[0]}),
         Query("order", {"type": "string", "enum": ["asc", "desc"], "default": "asc"}),
         Query("offset", integer("Entries to leave out.", 0, OFFSET_MAX, 0)),
-        limit_query(),
+        limit or limit_query(),
     )
 
 
@@ -62,7 +62,9 @@ def listing_answer(name: str, entry: Shape, **more: Shape) -> Shape:
     return object_of({name: array(entry), "total": integer("Entries that were found."), "offset": integer(), **more})
 
 
-def listing_of(fields: Fields, sorts: Sequence[str]) -> Listing:
+def listing_of(
+    fields: Fields, sorts: Sequence[str], limit_default: int = PAGE_DEFAULT, limit_max: int = PAGE_MAX
+) -> Listing:
     """What a request wants."""
     search = fields.text("search")
     if len(search) > SEARCH_CHARACTERS_MAX:
@@ -74,7 +76,7 @@ def listing_of(fields: Fields, sorts: Sequence[str]) -> Listing:
         raise bad_request(f"order is {order!r}: it can be asc or desc")
     return Listing(
         search, sort, order == "desc", fields.number("offset", 0, 0, OFFSET_MAX),
-        fields.number("limit", PAGE_DEFAULT, 1, PAGE_MAX),
+        fields.number("limit", limit_default, 1, limit_max),
     )  # fmt: skip
 
 
@@ -114,6 +116,7 @@ async def page_of(
     name: Callable[[T], str],
     value: Callable[[T], object],
     visible: Visible | None = None,
+    is_wanted: Callable[[T], bool] | None = None,
 ) -> Found[T]:
     """The entries of a page. `name` is what is searched and seen by rights, `value` what is sorted by."""
     matches = matcher(listing.search)
@@ -122,7 +125,7 @@ async def page_of(
     total = 0
     every = list(items)
     for first in range(0, len(every), STEP):
-        some = [(name(each), each) for each in every[first : first + STEP]]
+        some = [(name(each), each) for each in every[first : first + STEP] if is_wanted is None or is_wanted(each)]
         shown = [(called, each) for called, each in some if matches(called)]
         if visible is not None and shown:
             seen = visible.of([called for called, _ in shown])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from headrace.doors.http.server.messages import Headers, Response
@@ -12,7 +12,7 @@ from headrace.doors.http.server.messages import Headers, Response
 JSON = "application/json"
 # About how large a list becomes before it is cut, in characters of JSON, and after how many others get a turn.
 PAGE_BYTES = 4_194_304
-PAGE_STEP_BYTES = 262_144
+PAGE_STEP_BYTES = 16_384
 
 
 Names = Mapping[str, str]
@@ -31,7 +31,7 @@ class Page:
     between, because what is small in memory may be large in JSON: a byte can take six."""
 
     def __init__(self) -> None:
-        self.items: list[str] = []
+        self.items: list[bytes] = []
         self._size = 0
         self._paused_at = 0
 
@@ -40,9 +40,17 @@ class Page:
         text = json.dumps(item, ensure_ascii=False)
         if self._size + len(text) > PAGE_BYTES:
             return False
-        self.items.append(text)
+        self.items.append(text.encode("utf-8", "replace"))
         self._size += len(text)
         return True
+
+    async def fill(self, items: Iterable[Mapping[str, Any]]) -> Page:
+        """Add items, as far as there is room."""
+        for item in items:
+            if not self.add(item):
+                break
+            await self.pause()
+        return self
 
     async def pause(self) -> None:
         """Let others have a turn, now and then."""
@@ -52,5 +60,5 @@ class Page:
 
     def response(self, name: str, rest: Mapping[str, Any], status: int = 200) -> Response:
         """The answer: the items under a name, and what else belongs to it."""
-        body = f'{{"{name}": [{", ".join(self.items)}], {json.dumps(rest)[1:]}\n'
-        return Response(body.encode("utf-8", "replace"), JSON, status)
+        head, tail = f'{{"{name}": ['.encode(), json.dumps(rest)[1:].encode()
+        return Response(b"".join((head, b", ".join(self.items), b"], ", tail, b"\n")), JSON, status)

@@ -13,7 +13,7 @@ from headrace.broker.security.rights import CLUSTER_NAME
 from headrace.doors.http.api.fields import Fields
 from headrace.doors.http.api.listing import listing_answer, listing_of, listing_query, page_of
 from headrace.doors.http.api.operations import Operation, Refusal, text_query
-from headrace.doors.http.api.responses import Answer, Names
+from headrace.doors.http.api.responses import Answer, Names, Page
 from headrace.doors.http.api.rights import on_cluster
 from headrace.doors.http.api.schemas import Named, flag, integer, object_of, text
 from headrace.doors.http.server.messages import HttpError, Request
@@ -52,16 +52,14 @@ async def list_clients(broker: Broker, request: Request, names: Names) -> Answer
     door = fields.text("door")
     fields.end()
     found = await page_of(
-        (client for client in broker.clients if door in ("", client.door)),
+        broker.clients,
         listing,
         _words,
         lambda client: _describe(client)[listing.sort],
+        is_wanted=lambda client: door in ("", client.door),
     )
-    return {
-        "clients": [_describe(client) for client in found.items],
-        "total": found.total,
-        "offset": listing.offset,
-    }
+    page = await Page().fill(_describe(client) for client in found.items)
+    return page.response("clients", {"total": found.total, "offset": listing.offset})
 
 
 def _words(client: Client) -> str:

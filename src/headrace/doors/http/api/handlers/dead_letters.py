@@ -15,6 +15,7 @@ from headrace.broker.dead_letters import DeadLetter, Selection
 from headrace.broker.redrive import FAILED, QUEUE, REDRIVEN, SKIPPED, WOULD, Edit, Order, Progress, Result
 from headrace.broker.security import Operation as Right
 from headrace.broker.security import Resource
+from headrace.broker.steps import in_steps
 from headrace.doors.http.api.errors import bad_request
 from headrace.doors.http.api.fields import Fields
 from headrace.doors.http.api.message_fields import MESSAGE_BODY, MESSAGE_FIELDS, bytes_of, headers_of, put_bytes
@@ -90,7 +91,7 @@ SELECTION = (
 )
 async def list_dead_letter_topics(broker: Broker, request: Request, names: Names) -> Answer:
     queues: dict[str, list[dict[str, str]]] = {}
-    for queue in broker.queues.all():
+    async for queue in in_steps(broker.queues.all()):
         if broker.topics.get(queue.dead_letter_topic) is not None:
             queues.setdefault(queue.dead_letter_topic, []).append({"topic": queue.topic.name, "queue": queue.name})
     shown = []

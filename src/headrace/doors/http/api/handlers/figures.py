@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -17,13 +20,15 @@ from headrace.broker.security.rights import CLUSTER_NAME, queue_name
 from headrace.doors.http.api.errors import bad_request
 from headrace.doors.http.api.fields import Fields
 from headrace.doors.http.api.operations import Operation, limit_query, text_query
-from headrace.doors.http.api.responses import Answer, Names
+from headrace.doors.http.api.responses import JSON, Answer, Names
 from headrace.doors.http.api.rights import LISTED, on_cluster
 from headrace.doors.http.api.schemas import anything, array, decimal, flag, integer, mapping, nullable, object_of, text
-from headrace.doors.http.server.messages import Request
+from headrace.doors.http.server.messages import Request, Response
 
 ROWS_DEFAULT = 1_000
 ROWS_MAX = 2_000
+# Rows that become JSON in a turn of the loop.
+STEP_ROWS = 128
 RESOURCES = {TOPICS: Resource.TOPIC, QUEUES: Resource.QUEUE, GROUPS: Resource.GROUP}
 
 
@@ -87,18 +92,7 @@ async def get_figures(broker: Broker, request: Request, names: Names) -> Answer:
     figures = broker.figures
     await figures.renew()
     changed = figures.after(since, limit, kinds)
-    rows: dict[str, list[list[object]]] = {}
-    gone: dict[str, list[list[str]]] = {}
-    visible = _visible(broker, request, [key for key, _ in changed.rows])
-    for key, row in changed.rows:
-        kind, *called = key
-        if key not in visible:
-            continue
-        if row is None:
-            gone.setdefault(kind, []).append(called)
-        else:
-            rows.setdefault(kind, []).append([*called, *row])
-    return {
+    head = {
         "version": figures.version_of(changed.place),
         "full": changed.full,
         "more": changed.more,
@@ -106,9 +100,25 @@ async def get_figures(broker: Broker, request: Request, names: Names) -> Answer:
         "latency_bounds": list(LATENCY_BOUNDS),
         "columns": {kind: KINDS[kind].columns for kind in kinds},
         "names": {kind: len(KINDS[kind].names) for kind in kinds},
-        "rows": rows,
-        "gone": gone,
     }
+    rows: dict[str, list[str]] = {}
+    gone: dict[str, list[str]] = {}
+    for first in range(0, len(changed.rows), STEP_ROWS):
+        some = changed.rows[first : first + STEP_ROWS]
+        visible = _visible(broker, request, [key for key, _ in some])
+        for key, row in some:
+            if key in visible:
+                kind, *called = key
+                into, what = (gone, called) if row is None else (rows, [*called, *row])
+                into.setdefault(kind, []).append(json.dumps(what, ensure_ascii=False))
+        await asyncio.sleep(0)
+    text = f'{json.dumps(head)[:-1]}, "rows": {_object(rows)}, "gone": {_object(gone)}}}\n'
+    return Response(text.encode("utf-8", "replace"), JSON)
+
+
+def _object(parts: Mapping[str, list[str]]) -> str:
+    """Lists by kind, as JSON."""
+    return "{" + ", ".join(f'"{kind}": [{", ".join(each)}]' for kind, each in parts.items()) + "}"
 
 
 def _visible(broker: Broker, request: Request, keys: list[Key]) -> set[Key]:

@@ -114,11 +114,8 @@ async def list_groups(broker: Broker, request: Request, names: Names) -> Answer:
         lambda group: _value(broker, group, listing.sort),
         Visible(broker.security, request.session, Resource.GROUP),
     )
-    return {
-        "groups": [summarize(broker, group) for group in found.items],
-        "total": found.total,
-        "offset": listing.offset,
-    }
+    page = await Page().fill(summarize(broker, group) for group in found.items)
+    return page.response("groups", {"total": found.total, "offset": listing.offset})
 
 
 def _value(broker: Broker, group: AnyGroup, sort: str) -> object:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from urllib.parse import parse_qs
 
 from headrace.broker.broker import Broker
-from headrace.broker.metrics import render
 from headrace.broker.queue_metrics import ages
+from headrace.broker.scrape import render
 from headrace.broker.security import Operation
 from headrace.broker.security.rights import Declaration, Open
 from headrace.doors.http.api.rights import on_cluster
@@ -82,7 +82,7 @@ async def readyz(context: Context, request: Request) -> Response:
 
 async def metrics(context: Context, request: Request) -> Response:
     wanted = parse_qs(request.query).get("partitions", ["0"])[-1] not in ("0", "false", "")
-    text = render(context.broker, partitions=wanted, queue_ages=await ages(context.broker))
+    text = await render(context.broker, partitions=wanted, queue_ages=await ages(context.broker))
     return Response(text, "text/plain; version=0.0.4; charset=utf-8")
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
 from typing import Any
 
 from headrace.broker.broker import Broker
 from headrace.broker.browse import mask_of
 from headrace.broker.dead_letters import parked_from
 from headrace.broker.deliveries import TOPIC as DELIVERIES
+from headrace.broker.figures.columns import QUEUES as QUEUES_KIND
+from headrace.broker.figures.columns import place
 from headrace.broker.internal import is_internal
 from headrace.broker.queues import Message, Queue, QueueSettings, check_settings
 from headrace.broker.queues.parking import PARKING
@@ -18,6 +19,14 @@ from headrace.broker.security import Resource
 from headrace.broker.security.rights import queue_name
 from headrace.doors.http.api.errors import bad_request
 from headrace.doors.http.api.fields import Fields
+from headrace.doors.http.api.listing import (
+    Listing,
+    Visible,
+    listing_answer,
+    listing_of,
+    listing_query,
+    page_of,
+)
 from headrace.doors.http.api.message_fields import MESSAGE_FIELDS, put_message
 from headrace.doors.http.api.operations import Operation, Refusal, limit_query, text_query
 from headrace.doors.http.api.responses import PAGE_BYTES, Answer, Names, Page, json_response
@@ -48,6 +57,9 @@ from headrace.format.headers import PARKED_FROM
 from headrace.log.interface import EARLIEST, LATEST
 
 QUEUE_PATH = "/v1/topics/{topic}/queues/{queue}"
+SORTS = ("topic", "queue", "depth", "in_flight", "deferred", "dead", "consumers", "age_ms")
+# Of one answer.
+QUEUES_MAX = 10_000
 PEEK_DEFAULT = 10
 PEEK_MAX = 1_000
 SUBSCRIPTION = ("id", "label", "credit", "in_flight", "delivered", "finished", "requeued", "timed_out")
@@ -85,7 +97,7 @@ SUMMARY: dict[str, Shape] = {
     "age_ms": nullable(integer("Of the oldest message that is ready.")),
 }
 QUEUE_SUMMARY = Named("QueueSummary", object_of(SUMMARY))
-QUEUES = object_of({"queues": array(QUEUE_SUMMARY)})
+QUEUES = listing_answer("queues", QUEUE_SUMMARY)
 QUEUE = Named(
     "Queue",
     object_of(
@@ -118,9 +130,21 @@ QUEUED_MESSAGE = Named(
 )
 
 
-@Operation("GET", "/v1/queues", "Lists all queues.", rights=LISTED, answer=QUEUES, command="queue list")
+@Operation(
+    "GET",
+    "/v1/queues",
+    "Lists queues of all topics: searched by topic and name, sorted, and in pages.",
+    rights=LISTED,
+    query=listing_query(SORTS, limit_query(QUEUES_MAX, QUEUES_MAX)),
+    answer=listing_answer("queues", QUEUE_SUMMARY),
+    command="queue list",
+    doc="Sorted by figures of the last look.",
+)
 async def list_queues(broker: Broker, request: Request, names: Names) -> Answer:
-    return {"queues": await summaries(broker, _visible(broker, request, broker.queues.all()))}
+    fields = Fields.of_query(request)
+    listing = listing_of(fields, SORTS, QUEUES_MAX, QUEUES_MAX)
+    fields.end()
+    return await _list(broker, request, broker.queues.all(), listing)
 
 
 @Operation(
@@ -134,7 +158,8 @@ async def list_queues(broker: Broker, request: Request, names: Names) -> Answer:
 )
 async def list_queues_of_topic(broker: Broker, request: Request, names: Names) -> Answer:
     topic = broker.topics.existing(names["topic"])
-    return {"queues": await summaries(broker, _visible(broker, request, broker.queues.of(topic.name).values()))}
+    listing = Listing("", SORTS[0], descending=False, offset=0, limit=QUEUES_MAX)
+    return await _list(broker, request, broker.queues.of(topic.name).values(), listing)
 
 
 @Operation(
@@ -340,22 +365,38 @@ async def _open(broker: Broker, queue: Queue) -> None:
         pass
 
 
-def _visible(broker: Broker, request: Request, queues: Iterable[Queue]) -> list[Queue]:
-    """Those that the client may describe."""
-    by_name = {queue_name(each.topic.name, each.name): each for each in queues}
-    return [by_name[name] for name in broker.security.visible(request.session, Resource.QUEUE, by_name)]
-
-
-async def summaries(broker: Broker, queues: Iterable[Queue]) -> list[dict[str, Any]]:
-    """Several queues in short, by topic and name."""
-    shown = []
-    for queue in sorted(queues, key=lambda queue: (queue.topic.name, queue.name)):
+async def _list(broker: Broker, request: Request, queues: Iterable[Queue], listing: Listing) -> Answer:
+    """A page of queues, as far as the client may describe them."""
+    if listing.sort not in ("topic", "queue"):
+        await broker.figures.renew()
+    found = await page_of(
+        queues,
+        listing,
+        lambda queue: queue_name(queue.topic.name, queue.name),
+        lambda queue: _value(broker, queue, listing.sort),
+        Visible(broker.security, request.session, Resource.QUEUE),
+    )
+    page = Page()
+    for queue in found.items:
         try:
             await _open(broker, queue)
         except UnknownQueue:
             continue  # deleted since
-        shown.append(await summary(queue))
-    return shown
+        if not page.add(await summary(queue)):
+            break
+        await page.pause()
+    return page.response("queues", {"total": found.total, "offset": listing.offset})
+
+
+def _value(broker: Broker, queue: Queue, sort: str) -> object:
+    """What a queue is sorted by; an age by the time that it began at."""
+    if sort in ("topic", "queue"):
+        return queue.topic.name if sort == "topic" else queue.name
+    row = broker.figures.rows.get(QUEUES_KIND, (queue.topic.name, queue.name))
+    if row is None:
+        return None
+    value = row[place(QUEUES_KIND, "oldest_ms" if sort == "age_ms" else sort)]
+    return -value if sort == "age_ms" and isinstance(value, int) else value
 
 
 async def summary(queue: Queue) -> dict[str, Any]:
@@ -364,7 +405,7 @@ async def summary(queue: Queue) -> dict[str, Any]:
         "topic": queue.topic.name,
         "queue": queue.name,
         "paused": queue.paused,
-        **asdict(queue.figures()),
+        **queue.figures()._asdict(),
         "age_ms": await queue.age_ms(),
     }
 

@@ -27,7 +27,7 @@ from headrace.doors.http.api.fields import Fields
 from headrace.doors.http.api.handlers.alerts import RULE
 from headrace.doors.http.api.listing import listing_answer, listing_of, listing_query, page_of
 from headrace.doors.http.api.operations import Operation, Refusal, text_query
-from headrace.doors.http.api.responses import Answer, Names, json_response
+from headrace.doors.http.api.responses import Answer, Names, Page, json_response
 from headrace.doors.http.api.schemas import Named, Shape, array, flag, integer, nullable, object_of, text
 from headrace.doors.http.server.messages import HttpError, Request
 from headrace.errors import DocumentsFull, InvalidTopic, InvalidTopicConfig, StorageFailed, TopicExists, VersionConflict
@@ -101,17 +101,15 @@ async def list_registrations(broker: Broker, request: Request, names: Names) -> 
     fields.end()
     kept = await broker.documents.all(KIND)
     found = await page_of(
-        (each for each in kept if state in ("", each.body["state"])),
+        kept,
         listing,
         lambda each: " ".join((each.body["topic"], each.body["group"], each.body["owner"])),
         lambda each: each.body[listing.sort],
+        is_wanted=lambda each: state in ("", each.body["state"]),
     )
-    return {
-        "registrations": [_shown(each) for each in found.items],
-        "total": found.total,
-        "offset": listing.offset,
-        "mode": broker.registrations.mode,
-    }
+    page = await Page().fill(_shown(each) for each in found.items)
+    rest = {"total": found.total, "offset": listing.offset, "mode": broker.registrations.mode}
+    return page.response("registrations", rest)
 
 
 @Operation(

@@ -122,14 +122,15 @@ async def list_topics(broker: Broker, request: Request, names: Names) -> Answer:
     await broker.figures.renew()
     topics = broker.topics.all
     found = await page_of(
-        (name for name in list(topics) if internal or not is_internal(name)),
+        topics,
         listing,
         lambda name: name,
         lambda name: _value(broker, name, listing.sort),
         Visible(broker.security, request.session, Resource.TOPIC),
+        None if internal else lambda name: not is_internal(name),
     )
-    shown = [summarize(broker, topic) for name in found.items if (topic := topics.get(name)) is not None]
-    return {"topics": shown, "total": found.total, "offset": listing.offset}
+    shown = (summarize(broker, topic) for name in found.items if (topic := topics.get(name)) is not None)
+    return (await Page().fill(shown)).response("topics", {"total": found.total, "offset": listing.offset})
 
 
 def _value(broker: Broker, name: str, sort: str) -> object:

@@ -12,7 +12,7 @@ from headrace.broker.transactions.transaction import Status, Transaction
 from headrace.doors.http.api.fields import Fields
 from headrace.doors.http.api.listing import Visible, listing_answer, listing_of, listing_query, page_of
 from headrace.doors.http.api.operations import Operation, text_query
-from headrace.doors.http.api.responses import Answer, Names
+from headrace.doors.http.api.responses import Answer, Names, Page
 from headrace.doors.http.api.rights import LISTED, on_cluster
 from headrace.doors.http.api.schemas import Named, array, flag, integer, nullable, object_of, text
 from headrace.doors.http.server.messages import Request
@@ -57,14 +57,15 @@ async def list_transactions(broker: Broker, request: Request, names: Names) -> A
     now = broker.runtime.clock.now_ms()
     every = await broker.transactions.list()
     found = await page_of(
-        (each for each in every if state in ("", each[1].status.title)),
+        every,
         listing,
         lambda each: each[0],
         lambda each: _value(*each, listing.sort, now),
         Visible(broker.security, request.session, Resource.TRANSACTIONAL_ID),
+        lambda each: state in ("", each[1].status.title),
     )
-    shown = [_describe(name, each, now) for name, each in found.items]
-    return {"transactions": shown, "total": found.total, "offset": listing.offset}
+    page = await Page().fill(_describe(name, each, now) for name, each in found.items)
+    return page.response("transactions", {"total": found.total, "offset": listing.offset})
 
 
 def _value(name: str, each: Transaction, sort: str, now_ms: int) -> object:
