@@ -7,10 +7,13 @@ from typing import Any
 from tests.unguarded import Unguarded
 
 from headrace.broker.metrics import Metrics
+from headrace.broker.quota_settings import QuotaSettings
+from headrace.broker.quotas import Quotas
 from headrace.broker.security.rights import Open
 from headrace.doors.http.server.messages import HttpError, Request, Response
 from headrace.doors.http.server.routing import Routes
 from headrace.doors.nsq.routes import Api
+from headrace.runtime.clock import SystemClock
 
 
 async def echo(request: Request, parameters: Mapping[str, str]) -> object:
@@ -25,7 +28,10 @@ async def text(request: Request, parameters: Mapping[str, str]) -> object:
 
 def api() -> tuple[Api, Metrics]:
     metrics = Metrics()
-    broker: Any = SimpleNamespace(metrics=metrics, security=Unguarded())
+    runtime = SimpleNamespace(clock=SystemClock())
+    broker: Any = SimpleNamespace(
+        metrics=metrics, security=Unguarded(), quotas=Quotas(QuotaSettings()), runtime=runtime
+    )
     routes: Routes = {"/echo": {"GET": echo}, "/many/{one}": {"GET": echo}, "/text": {"PUT": text}}
     rights = {f"{method} {path}": Open("a test") for path, handlers in routes.items() for method in handlers}
     return Api("d", routes, broker, rights), metrics

@@ -11,12 +11,15 @@ from tests.unguarded import Unguarded
 from tests.waiting import SECONDS
 
 from headrace.broker.metrics import Metrics
+from headrace.broker.quota_settings import QuotaSettings
+from headrace.broker.quotas import Quotas
 from headrace.config import Config
 from headrace.doors.door import DoorContext
 from headrace.doors.http.server.client import get
 from headrace.doors.nsq.lookupd.codec import LENGTH
 from headrace.doors.nsq.lookupd.listener import Lookupd
 from headrace.doors.nsq.presence import Presence
+from headrace.runtime.clock import SystemClock
 
 IDENTITY = {
     "hostname": "elsewhere",
@@ -62,8 +65,11 @@ class Lookup:
         self.queues: dict[str, dict[str, object]] = {}
         self.metrics = Metrics()
         broker: Any = SimpleNamespace(
-            runtime=SimpleNamespace(clock=SimpleNamespace(now_ms=lambda: self.now_ms)),
+            runtime=SimpleNamespace(
+                clock=SimpleNamespace(now_ms=lambda: self.now_ms, boot_seconds=SystemClock().boot_seconds)
+            ),
             metrics=self.metrics,
+            quotas=Quotas(QuotaSettings()),
             security=Unguarded(),
             topics=SimpleNamespace(all=self.topics, get=self.topics.get),
             queues=SimpleNamespace(of=lambda topic: self.queues.get(topic, {})),
