@@ -14,7 +14,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,16 +24,18 @@ import structlog
 from headrace.addresses import format_address, parse_address
 from headrace.broker.broker import Broker
 from headrace.broker.metrics import Metrics
+from headrace.broker.security.given_admins import read_given
 from headrace.broker.settings import BrokerSettings
 from headrace.client.tls import client_context
 from headrace.cluster import waiting
 from headrace.cluster.etcd import Etcd
+from headrace.cluster.given_admin import AdminIntake
 from headrace.cluster.membership import GroupMembership
 from headrace.cluster.metrics import render as render_replica
 from headrace.cluster.node import NodeSettings
 from headrace.cluster.peer_tls import PeerTls
 from headrace.cluster.peer_tls import load as load_peer_tls
-from headrace.cluster.records import Incarnation, Keys
+from headrace.cluster.records import AdminRecord, Incarnation, Keys
 from headrace.cluster.records import Node as NodeRecord
 from headrace.cluster.replica import Replica, Role
 from headrace.cluster.settings import ClusterSettings
@@ -61,6 +63,8 @@ EVERY_INTERFACE = ("0.0.0.0", "::")
 ETCD_PATIENCE_SECONDS = 10.0
 # Before a stop, where too few replicas are in sync to commit anything.
 FLUSH_SECONDS = 1.0
+# The doors of a new leader wait as long for the administrator that the group is given.
+ADMIN_SECONDS = 1.0
 
 
 class GroupServer:
@@ -85,6 +89,7 @@ class GroupServer:
         self._leads = asyncio.Event()
         self._deposed = asyncio.Event()
         self._roles: asyncio.Task[None] | None = None
+        self._intake: AdminIntake | None = None
         self._running = AsyncExitStack()
 
     @property
@@ -112,6 +117,7 @@ class GroupServer:
         self._running.callback(resources.close)
         url = parse_cluster_url(config.cluster)
         keys, etcd = Keys(url.name), etcd_of(config.part(ClusterSettings))
+        self._etcd = etcd
         versions = pinned(config.replica_feature_level_max)
         self._running.push_async_callback(etcd.close)
         # No start is counted of a directory that another process has. The replica takes it again in a moment.
@@ -206,6 +212,7 @@ class GroupServer:
             await self._retire()
             roles.cancel()
             await asyncio.gather(roles, return_exceptions=True)
+            self._end_intake()
             if self.membership.leads:
                 await self.broker.end_waits()
                 await self._doors.close()
@@ -274,6 +281,7 @@ class GroupServer:
             self._accepts = False
             self._leads.clear()
             self._deposed.set()
+            self._end_intake()
             self.membership.leads = False
 
     async def _serve_roles(self) -> None:
@@ -308,6 +316,7 @@ class GroupServer:
             if self._deposed.is_set():
                 return
             self.membership.leads = True
+            await self._take_admin()
             await self._doors.open(self.broker)
         except (HeadraceError, OSError) as error:
             if not self._deposed.is_set():
@@ -317,6 +326,26 @@ class GroupServer:
             return
         self._accepts = True
         log.info("serves as leader", epoch=self.membership.epoch, milliseconds=int((loop.time() - began) * 1000))
+
+    async def _take_admin(self) -> None:
+        """Take the administrator that etcd may have, before the first client comes. Where too few replicas are in sync
+        to commit anything, the doors open all the same."""
+        broker = self.broker
+
+        async def take(record: AdminRecord) -> bool:
+            given = read_given(record.id, record.user, record.credentials)
+            return await broker.security.given_admins.take(given)
+
+        metadata = self.replica.node.metadata
+        self._intake = intake = AdminIntake(self._etcd, lambda: metadata.admin, take)
+        intake.start()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(intake.has_looked.wait(), ADMIN_SECONDS)
+
+    def _end_intake(self) -> None:
+        intake, self._intake = self._intake, None
+        if intake is not None:
+            intake.cancel()
 
     async def _abandon(self) -> None:
         """End a leadership: nothing that is not committed goes on."""

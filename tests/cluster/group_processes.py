@@ -32,12 +32,14 @@ class GroupProcesses:
         program: Sequence[str] = HEADRACE,
         etcd: Sequence[str] = (),
         machines: Machines | None = None,
+        init: Sequence[str] = (),
     ) -> None:
         """`etcd`: flags of nodes and of commands, for an etcd that asks who they are. `machines`: each node runs on one
-        of its own, `n1` and so on."""
+        of its own, `n1` and so on. `init`: more of `headrace cluster init`."""
         scheme = "etcds" if peers.members[0].client_url.startswith("https") else "etcd"
         self.url = f"{scheme}://{','.join(member.address for member in peers.members)}/{NAME}"
         self._etcd = etcd
+        self._init = init
         self.nodes: dict[int, ServeProcess] = {}
         self.peers: dict[int, str] = {}
         """Where nodes listen for each other."""
@@ -62,7 +64,7 @@ class GroupProcesses:
             node.log = folder / f"n{number}.stderr"
 
     def __enter__(self) -> GroupProcesses:
-        self.command("init", *map(str, self.nodes))
+        self.command("init", *map(str, self.nodes), *self._init)
         for node in self.nodes.values():
             node.start()
         return self

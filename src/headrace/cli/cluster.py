@@ -16,6 +16,7 @@ from uuid import uuid4
 import typer
 
 from headrace.cli.connect import tls_context
+from headrace.cli.given_admin import PasswordFile, make_admin
 from headrace.cli.options import FORMAT_OPTIONS, Format, Options, add_options, assignments
 from headrace.cli.output import print_json, show
 from headrace.errors import ConfigError, HeadraceError
@@ -24,7 +25,7 @@ from headrace.targets import local_path
 if TYPE_CHECKING:
     from headrace.cluster.etcd import Etcd
     from headrace.cluster.peer_tls import PeerTls
-    from headrace.cluster.records import Group, Keys
+    from headrace.cluster.records import AdminRecord, Group, Keys
 
 app = typer.Typer(help="A cluster of nodes, and what etcd keeps of it.", no_args_is_help=True)
 
@@ -155,6 +156,15 @@ class Context:
         else:
             print(f"cluster {self.keys.name}: feature.level={level}")
 
+    async def give_admin(self, admin: AdminRecord) -> None:
+        """Put an administrator where the leader takes it, in place of one that still waits there."""
+        from headrace.cluster.swaps import swap
+
+        key = self.keys.admin(self.group)
+        waiting = await self.etcd.read(key)
+        if await swap(self.etcd, key, 0 if waiting is None else waiting.revision, admin.encode()) is not None:
+            raise HeadraceError("another administrator was given, or taken, at this moment. Try again.")
+
     async def directory_of(self, node: int) -> str | None:
         """The data directory that a node was last started with."""
         from headrace.cluster.records import parse_member
@@ -243,6 +253,11 @@ async def init(
         list[int] | None,
         typer.Option(metavar="NODE", min=0, max=INT32_MAX, help="With --from-nodes: a node that is gone for good."),
     ] = None,
+    admin: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Also make this user, with the role admin, once a node leads the new group."),
+    ] = "",
+    password_file: PasswordFile = "",
     peer_tls_ca: PeerCa = "",
     peer_tls_cert: PeerCert = "",
     peer_tls_key: PeerKey = "",
@@ -253,11 +268,16 @@ async def init(
     if from_nodes:
         if min_insync_replicas is not None:
             raise HeadraceError("--min-insync-replicas is for a new group: use headrace cluster set afterwards")
+        if admin:
+            raise HeadraceError("--admin is for a new group. Use headrace cluster admin afterwards.")
         await _rebuild(context, from_nodes, without or [], _peer_tls(peer_tls_ca, peer_tls_cert, peer_tls_key))
     elif without:
         raise HeadraceError("--without goes with --from-nodes")
+    elif password_file and not admin:
+        raise HeadraceError("--password-file is the administrator's. Give --admin, too.")
     else:
-        await _begin(context, nodes or [], min_insync_replicas)
+        made = make_admin(admin, password_file) if admin else None
+        await _begin(context, nodes or [], min_insync_replicas, made)
 
 
 async def _rebuild(context: Context, from_nodes: str, without: list[int], tls: PeerTls | None) -> None:
@@ -284,7 +304,9 @@ async def _rebuild(context: Context, from_nodes: str, without: list[int], tls: P
         print(f"Node {leads[0]} has every committed message and leads next; the others join it by themselves.")
 
 
-async def _begin(context: Context, nodes: list[int], min_insync_replicas: int | None) -> None:
+async def _begin(
+    context: Context, nodes: list[int], min_insync_replicas: int | None, admin: AdminRecord | None
+) -> None:
     from headrace.cluster.changes import new_group
     from headrace.cluster.records import Cluster, parse_cluster
     from headrace.cluster.swaps import swap
@@ -295,14 +317,22 @@ async def _begin(context: Context, nodes: list[int], min_insync_replicas: int | 
     if (found := await swap(context.etcd, context.keys.cluster, 0, cluster.encode())) is not None:
         assert found.current is not None
         cluster = parse_cluster(found.current.value, found.current.key)
+    exists = HeadraceError(f"the cluster {context.keys.name!r} has a group {context.group!r} already")
+    if admin is not None:
+        # First: whoever leads the group finds it.
+        if await context.etcd.read(context.group_key) is not None:
+            raise exists
+        await context.give_admin(admin)
     if await swap(context.etcd, context.group_key, 0, group.encode()) is not None:
-        raise HeadraceError(f"the cluster {context.keys.name!r} has a group {context.group!r} already")
+        raise exists
     if context.as_json:
         print_json({"cluster": asdict(cluster), "group": asdict(group)})
         return
     print(f"cluster {context.keys.name} has the id {cluster.id}")
     print(f"group {context.group} has the nodes {_listed(nodes)}, and min.insync.replicas is {group.min_isr}")
     print(f"Start the nodes; node {nodes[0]} begins the group.")
+    if admin is not None:
+        print(f"The user {admin.user} is an administrator from then on.")
 
 
 @app.command()
@@ -357,6 +387,25 @@ async def set_settings(
         field, read = SETTINGS[name]
         given[field] = read(name, value)
     await context.change(partial(configure, **given), f"group {context.group}: {_listed(settings)}")
+
+
+@app.command("admin")
+@with_etcd
+async def give_admin(
+    context: Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The user.")],
+    password_file: PasswordFile = "",
+) -> None:
+    """Makes a user with the role admin, or gives it another password: for a group that nobody can log in to."""
+    from headrace.cluster.swaps import read_group
+
+    read_group(await context.etcd.read(context.group_key), context.group_key)
+    admin = make_admin(name, password_file)
+    await context.give_admin(admin)
+    if context.as_json:
+        print_json({"id": admin.id, "user": admin.user})
+    else:
+        print(f"The leader of group {context.group} makes {name} an administrator within a moment.")
 
 
 @app.command("add-node")

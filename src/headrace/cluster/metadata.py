@@ -58,6 +58,8 @@ class Metadata:
         """The nodes of the group that live, by their directory ids."""
         self.numbers: dict[str, int] = {}
         """The nodes that have, or had last, these data directories."""
+        self.admin: Entry | None = None
+        """An administrator that waits to be taken."""
         self.heard_at = 0.0
         """The loop's time at which etcd last answered."""
         self.maximal: MaximalIsr | None = None
@@ -116,6 +118,7 @@ class Metadata:
         found = [parse_node(each.value, key) for key, each in view.entries.items() if key.startswith(nodes)]
         self.alive = {each.directory_id: each for each in found if each.group == self._name}
         self.numbers = read_numbers(view, self._keys)
+        self.admin = view.entries.get(self._keys.admin(self._name))
         entry = view.entries.get(self._key)
         if entry is None:
             self._report(f"etcd has no record of group {self._name!r} any more: headrace cluster init --from-nodes.")

@@ -4,6 +4,7 @@
     members/N   which data directory is node N's, and how often it has been started; permanent
     groups/G    who leads the group, who is in sync, and its settings; changed by compare-and-swap alone
     nodes/N     that node N runs, and where; lives by a lease, for detection and never for safety
+    admins/G    an administrator that the group is given, until its leader has taken it (`given_admin.py`)
 
 Reading is strict: a record that another program wrote, or a hand, is refused with the field that is wrong. Fields that
 are not known are refused too: a newer version raises the feature level before it writes them.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -118,6 +119,16 @@ class Node(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class AdminRecord(Record):
+    """A user with SCRAM credentials, who is to be an administrator."""
+
+    id: str
+    user: str
+    credentials: tuple[dict[str, Any], ...] = field(repr=False)
+    """As the broker's own records have them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Keys:
     """Where the records of one cluster lie."""
 
@@ -139,6 +150,9 @@ class Keys:
 
     def node(self, node: int) -> str:
         return f"{self.prefix}nodes/{node}"
+
+    def admin(self, group: str) -> str:
+        return f"{self.prefix}admins/{group}"
 
 
 # --- reading ---
@@ -212,6 +226,16 @@ def parse_node(value: bytes, key: str) -> Node:
             "feature_level": _number(1),
         },
     )
+
+
+def parse_admin(value: bytes, key: str) -> AdminRecord:
+    """Raises RecordInvalid, which shows nothing of the record."""
+    try:
+        return _read(value, key, AdminRecord, {"id": _uuid, "user": _text, "credentials": _objects})
+    except RecordInvalid:
+        raise RecordInvalid(
+            f"etcd's record {key} is no administrator that this version can take. Run headrace cluster admin again."
+        ) from None
 
 
 def read_numbers(view: View, keys: Keys) -> dict[str, int]:
@@ -304,6 +328,12 @@ def _texts(value: Any) -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
         raise ValueError("an object of texts")
     return value
+
+
+def _objects(value: Any) -> tuple[dict[str, Any], ...]:
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        raise ValueError("a list of objects")
+    return tuple(value)
 
 
 def _flag(value: Any) -> bool:

@@ -85,6 +85,14 @@ def check_user_name(name: str) -> None:
         raise InvalidCredentials(f"a user's name has printable characters alone (got {name!r})")
 
 
+def encode_password(password: str) -> bytes:
+    """What credentials are derived from. Raises InvalidCredentials."""
+    raw = password.encode("utf-8", "surrogatepass")
+    if not 0 < len(raw) <= PASSWORD_BYTES_MAX:
+        raise InvalidCredentials(f"a password has 1 to {PASSWORD_BYTES_MAX} bytes")
+    return raw
+
+
 class Accounts:
     """All users and tokens."""
 
@@ -146,7 +154,6 @@ class Accounts:
                 raise UserExists(
                     f"there is a user '{name}' already. To change its password: `headrace user set-password`"
                 )
-            self._check_room(1)
             await self._put(User(name, tuple(made)))
         self._record(session, "user.create", name)
 
@@ -187,9 +194,7 @@ class Accounts:
             )
 
     async def _derive(self, password: str, kept: Mapping[Mechanism, Credential]) -> list[Credential]:
-        raw = password.encode("utf-8", "surrogatepass")
-        if not 0 < len(raw) <= PASSWORD_BYTES_MAX:
-            raise InvalidCredentials(f"a password has 1 to {PASSWORD_BYTES_MAX} bytes")
+        raw = encode_password(password)
         salts = {
             each: (kept[each].salt, kept[each].iterations)
             if each in kept
@@ -200,10 +205,15 @@ class Accounts:
 
     async def _put(self, *users: User) -> None:
         """Write users; with the first one, what salts of unknown ones are made of."""
+        await self._store.write(self.put_changes(*users))
+
+    def put_changes(self, *users: User) -> list[StoredChange]:
+        """What makes users, or gives them other credentials. The caller writes it. Raises TooManyIdentities."""
+        self._check_room(sum(user.name not in self._users.by_name for user in users))
         changes: list[StoredChange] = [self._user_table.put((user.name,), user) for user in users]
         if not self._secret_table.values:
             changes.append(self._secret_table.put((), self._users.secret))
-        await self._store.write(changes)
+        return changes
 
     # --- credentials, as Kafka's clients change them ------------------------------------------------------------------
 
@@ -356,27 +366,28 @@ def _credential(change: Upsert) -> Credential:
 
 
 def _write_user(user: User) -> Json:
+    return {"credentials": [write_credential(each) for each in user.credentials]}
+
+
+def write_credential(credential: Credential) -> dict[str, Any]:
+    """A credential as JSON has it."""
     return {
-        "credentials": [
-            {
-                "mechanism": each.mechanism.value,
-                "iterations": each.iterations,
-                "salt": b64encode(each.salt).decode(),
-                "stored_key": b64encode(each.stored_key).decode(),
-                "server_key": b64encode(each.server_key).decode(),
-                "expires_ms": each.expires_ms,
-            }
-            for each in user.credentials
-        ]
+        "mechanism": credential.mechanism.value,
+        "iterations": credential.iterations,
+        "salt": b64encode(credential.salt).decode(),
+        "stored_key": b64encode(credential.stored_key).decode(),
+        "server_key": b64encode(credential.server_key).decode(),
+        "expires_ms": credential.expires_ms,
     }
 
 
 def _read_user(key: Key, value: Json) -> User:
     (name,) = key
-    return User(name, tuple(map(_read_credential, value["credentials"])))
+    return User(name, tuple(map(read_credential, value["credentials"])))
 
 
-def _read_credential(value: Mapping[str, Any]) -> Credential:
+def read_credential(value: Mapping[str, Any]) -> Credential:
+    """The same read. Raises ValueError, LookupError or TypeError."""
     salt, stored, server = (b64decode(value[each]) for each in ("salt", "stored_key", "server_key"))
     mechanism = Mechanism(value["mechanism"])
     return Credential(mechanism, int(value["iterations"]), salt, stored, server, int(value["expires_ms"]))

@@ -127,11 +127,9 @@ class Grants:
         rules = grant.rules()
         for rule in rules:
             check_rule(rule)
-        key = _key_of_role(grant)
         async with self._security.store.changing():
-            if key not in self._roles.values:
-                self._check_room(len(rules))
-                await self._security.store.write([self._roles.put(key, grant)])
+            if changes := self.put_changes(grant):
+                await self._security.store.write(changes)
                 self._notify(rules)
         self._security.audit.record(session, "role.grant", Resource.USER, grant.user, detail=str(grant))
 
@@ -145,6 +143,15 @@ class Grants:
             await self._security.store.write([self._roles.drop(key)])
             self._notify(grant.rules())
         self._security.audit.record(session, "role.revoke", Resource.USER, grant.user, detail=str(grant))
+
+    def put_changes(self, grant: Grant) -> list[StoredChange]:
+        """What gives a user a role; nothing where it has it. The caller writes it, and notifies. Raises
+        TooManyIdentities."""
+        key = _key_of_role(grant)
+        if key in self._roles.values:
+            return []
+        self._check_room(len(grant.rules()))
+        return [self._roles.put(key, grant)]
 
     def dropped_roles(self, user: str) -> list[StoredChange]:
         """What takes all roles from a user. The caller writes it, and notifies."""

@@ -17,6 +17,7 @@ from headrace.broker.internal import HIDDEN
 from headrace.broker.rate_limit import RateLimit
 from headrace.broker.security.accounts import Accounts
 from headrace.broker.security.authenticator import Authenticator
+from headrace.broker.security.given_admins import GivenAdmins
 from headrace.broker.security.grants import Explanation, Grants
 from headrace.broker.security.identity import Identity, is_allowed
 from headrace.broker.security.index import RuleIndex
@@ -73,6 +74,7 @@ class Security:
         self._expiring: dict[ref[Session], asyncio.TimerHandle] = {}
         self.accounts = Accounts(runtime, self, config)
         self.grants = Grants(self, config.rules_max)
+        self.given_admins = GivenAdmins(self)
         self._watches = Watches(self)
         self.store.on_followed.append(lambda: self.notify(None))
 
