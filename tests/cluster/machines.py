@@ -22,7 +22,7 @@ from bench.peers import Missing
 SOURCE = Path(__file__).with_name("device.c")
 # Hardware that nothing has: a bridge sends this to everyone, and everyone drops it.
 NOBODY = "02:00:00:00:00:fe"
-DISK_BYTES = 3 << 30
+DISK_BYTES = 1 << 30
 HANGING, FAILING = -1, 1_000_000
 
 

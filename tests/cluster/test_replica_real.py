@@ -102,6 +102,25 @@ def values_of(partition: Partition) -> list[bytes]:
     return found
 
 
+async def test_a_journal_that_is_kept_for_followers_takes_no_more_than_its_frames(
+    etcd_peers: Peers, tmp_path: Path
+) -> None:
+    peers = etcd_peers(1)
+    await begin(peers)
+    replicas = {number: await start_replica(peers, tmp_path / str(number), number) for number in (1, 2, 3)}
+    _, leader = await leader_of(replicas, 3)
+    [partition] = (await leader.log.create("orders", 1, {}, TopicSettings())).partitions
+    for turn in range(20):
+        await append(leader, (partition, b"%d" % turn))
+        await leader.log.upkeep.checkpoint()
+    # Of a MiB each they were reserved, and each has one message.
+    sizes = [each.stat() for each in (tmp_path / "1" / "journal").iterdir()]
+    for replica in replicas.values():
+        await replica.stop()
+    assert len(sizes) > 15
+    assert sum(each.st_blocks * 512 for each in sizes) < 4 << 20
+
+
 async def test_what_is_committed_is_on_every_replica(etcd_peers: Peers, tmp_path: Path) -> None:
     peers = etcd_peers(1)
     await begin(peers)

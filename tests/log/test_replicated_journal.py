@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterable
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from headrace.errors import CorruptLog
 from headrace.log import replicated_journal
 from headrace.log.group_frames import NOTHING, GroupFrame, Position, build, group_number, parse, payload_of
-from headrace.log.journal import FOLDER
+from headrace.log.journal import FOLDER, cut
 from headrace.log.replicated_journal import FrameDiverges, FramesGone, ReplicatedJournal
 from headrace.runtime import Runtime
 from simulation.faults import MIDDLE, FaultSchedule, Plan
@@ -237,6 +238,36 @@ def test_frames_that_are_gone_are_reported() -> None:
         with pytest.raises(FramesGone):
             await journal.read(2)
         journal.close()
+
+    in_world(main)
+
+
+def test_a_file_that_is_done_is_cut_to_its_frames() -> None:
+    async def main(runtime: Runtime) -> None:
+        disk = runtime.disk
+        journal = await opened(runtime, memory_bytes=0)
+        for epoch in range(1, 4):
+            journal.append(epoch, bytes(400), 1)
+            await asyncio.sleep(0.1)
+            journal.switch()
+        found = journal.surplus()
+        assert len(found) == 3
+        assert journal.surplus() == []
+        for path, size in found:
+            assert size < 1_000
+            cut(disk, path, size)
+            with closing(disk.open(path)) as file:
+                assert file.size() == size
+        assert len(await journal.read(1)) == 1
+        journal.append(4, b"", 0)
+        await asyncio.sleep(0.1)
+        journal.close()
+        # Those of the life before had not been cut.
+        again = await opened(runtime)
+        assert again.last == (4, 4)
+        assert [parse(data).epoch for since in range(1, 5) for data in await again.read(since)][:1] == [1]
+        assert len(again.surplus()) == 4
+        again.close()
 
     in_world(main)
 

@@ -60,6 +60,8 @@ class JournalFile:
     """Bytes from its beginning that were ever written."""
     sound: bool = True
     """Whether no write to it has failed."""
+    roomy: bool = True
+    """Whether it may take more of the disk than its frames need."""
 
 
 class CheckpointedJournal(Protocol):
@@ -75,6 +77,10 @@ class CheckpointedJournal(Protocol):
 
     def stay(self) -> None:
         """What `switch` was for came to nothing."""
+
+    def surplus(self) -> list[tuple[str, int]]:
+        """Files that are never written again, and take more of the disk than their frames need: path, and size to cut
+        them to. Each once."""
 
     def retire(self, before: int) -> list[str]:
         """Everything before frame `before` is superfluous; the paths of files to be removed."""
@@ -222,6 +228,17 @@ class Journal:
         if self._current is None and not self._spare and self._full and self._full[-1].sound:
             self._current = self._full.pop()
 
+    def surplus(self) -> list[tuple[str, int]]:
+        """None: a file that is full is used again."""
+        return []
+
+    def done(self) -> list[tuple[str, int]]:
+        """Path and end of each file that is never written again, each once."""
+        done = [each for each in self._full if each.roomy]
+        for each in done:
+            each.roomy, each.size = False, each.filled
+        return [(each.path, each.filled) for each in done]
+
     def retire(self, before: int) -> list[str]:
         """Everything before frame `before` is superfluous: keep some files for reuse; the paths of those to be
         removed."""
@@ -352,6 +369,13 @@ class PlacedBytes:
         create(self._disk, self._file, max(LEAST_BYTES, len(self._data)))
         assert self._file.file is not None
         self._file.file.write_durably(self.position, [self._data])
+
+
+def cut(disk: Disk, path: str, size: int) -> None:
+    """Give back what a file of the journal takes beyond its frames. Blocks."""
+    with closing(disk.open(path, write=True)) as file:
+        if file.size() > size:
+            file.truncate(size)
 
 
 def create(disk: Disk, made: JournalFile, least: int) -> None:

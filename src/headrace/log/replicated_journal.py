@@ -205,6 +205,10 @@ class ReplicatedJournal:
     def stay(self) -> None:
         """The checkpoint came to nothing: the file is left all the same, and the next one goes with it."""
 
+    def surplus(self) -> list[tuple[str, int]]:
+        """Files are kept for followers, and hold what came between two checkpoints: far less than a whole one, mostly."""
+        return self._files.done()
+
     def retire(self, before: int) -> list[str]:
         """Frames before `before` are in their segments: the paths of the files that followers may do without too. No
         file is used again, since what a message holds may look like a frame behind the end of new ones."""

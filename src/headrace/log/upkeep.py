@@ -9,7 +9,7 @@ the checkpoint file, and gives the old journal files free.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
 import structlog
@@ -180,11 +180,21 @@ class Upkeep:
             since = journal.switch(roomy=not self._log.full and self._roomy())
             whole = False
             try:
+                await self._give_back(journal.surplus())
                 whole = await self._checkpoint(since, final)
             finally:
                 if not whole:
                     journal.stay()
             return whole
+
+    async def _give_back(self, surplus: Iterable[tuple[str, int]]) -> None:
+        """Cut files of the journal to what their frames need."""
+        runtime = self._log.runtime
+        for path, size in surplus:
+            try:
+                await runtime.offload.run(journals.cut, runtime.disk, path, size)
+            except OSError as error:
+                logger.info("a file of the journal keeps its room", path=path, error=str(error))
 
     async def _checkpoint(self, since: int, final: bool) -> bool:
         log = self._log
