@@ -59,3 +59,25 @@ def test_what_goes_wrong_is_one_line(cli: Cli):
         assert outcome.code == 1
         assert len(outcome.err.splitlines()) == 1, outcome.err
         assert word in outcome.err
+
+
+def test_all_topics_are_searched_at_once(cli: Cli):
+    for topic in ("orders", "paid"):
+        cli(
+            "produce",
+            topic,
+            "--key",
+            "order-4711",
+            "--header",
+            f"traceparent=00-{'a' * 32}-{'b' * 16}-01",
+            stdin=b"x\n",
+        )
+        cli("produce", topic, "--key", "order-1", stdin=b"y\n")
+    found = cli("search", "--all", "--key", "order-4711", "--json").json
+    assert sorted(each["topic"] for each in found) == ["orders", "paid"]
+    assert len(cli("search", "--all", "--trace", "a" * 32, "--topics", "or*", "--json").json) == 1
+    assert "Give TOPIC or --all" in cli("search", "--key", "1").err
+    assert "Give TOPIC or --all" in cli("search", "orders", "--all", "--key", "1").err
+    assert "Give --all instead of TOPIC" in cli("search", "orders", "--trace", "a" * 32).err
+    assert "--tag or --trace" in cli("search", "--all").err
+    assert "headrace trace" in cli("search", "--all", "--id", "orders/0/0").err

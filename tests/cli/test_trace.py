@@ -12,6 +12,7 @@ from tests.cli.conftest import Cli
 from tests.cli.nsq import NsqConsumer
 from tests.waiting import SECONDS, wait_until
 
+from headrace.broker.lives.records import Span, TracedRecord
 from headrace.cli.trace import search
 from headrace.client import Client
 from headrace.embedded import Broker
@@ -392,10 +393,10 @@ def test_what_retention_takes_meanwhile_is_not_waited_for(
     monkeypatch.setattr(search, "QUIET_SECONDS", 0.2)
     cli("produce", "orders", stdin=b"0\n1\n2\n")
 
-    async def look() -> list[search.TracedRecord]:
+    async def look() -> list[TracedRecord]:
         async with asyncio.timeout(SECONDS), Client(headrace_broker.kafka) as client:
             await client.admin.delete_records({("orders", 0): 3})
-            span = search.Span({("orders", 0): 0}, {("orders", 0): 3})
+            span = Span({("orders", 0): 0}, {("orders", 0): 3})
             return [each async for each in search.scan(client, span, b"", lambda count: None)]
 
     assert asyncio.run(look()) == []

@@ -9,7 +9,7 @@ from tests.cli.conftest import Cli
 from tests.cli.test_trace import told
 from tests.doors.rocketmq.client import Raw
 
-from headrace.cli.trace.client_traces import ClientTrace, parse
+from headrace.broker.lives.client_traces import ClientTrace, parse
 from headrace.doors.rocketmq.codes import Code, Request
 from headrace.embedded import Broker
 

@@ -25,7 +25,9 @@ COLUMNS: Columns = {
 @over_http
 def search(
     api: Api,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    topic: Annotated[str, typer.Argument(metavar="[TOPIC]", show_default=False)] = "",
+    everywhere: Annotated[bool, typer.Option("--all", help="Search all topics that you may read.")] = False,
+    topics: Annotated[str, typer.Option(metavar="PATTERN", help="With --all: only topics with such names.")] = "",
     key: Annotated[str, typer.Option(help="Messages with this key, or with this word in RocketMQ's KEYS.")] = "",
     id: Annotated[
         str,
@@ -33,6 +35,7 @@ def search(
     ] = "",
     unique_key: Annotated[str, typer.Option(help="Messages with this unique key of RocketMQ.")] = "",
     header: Annotated[str, typer.Option(metavar="NAME=VALUE", help="Messages with this header.")] = "",
+    trace: Annotated[str, typer.Option(metavar="ID", help="With --all: messages of this trace.")] = "",
     tag: Annotated[str, typer.Option(help="Messages with this tag of RocketMQ.")] = "",
     since: Annotated[str, typer.Option(metavar="TIME", help=f"Messages not older than: {TIME_HELP}.")] = "",
     until: Annotated[str, typer.Option(metavar="TIME", help="Messages not younger than.")] = "",
@@ -40,11 +43,30 @@ def search(
 ) -> None:
     """Finds messages by what they have: all that is given must be theirs. Fast on topics with the setting `index`."""
     wanted = {"key": key, "id": id, "unique_key": unique_key, "header": header, "tag": tag}
-    if not any(wanted.values()):
-        raise HeadraceError("nothing is searched for. Give --key, --id, --unique-key, --header or --tag.")
+    if bool(topic) == everywhere:
+        raise HeadraceError("one topic is searched, or all of them. Give TOPIC or --all.")
+    if everywhere:
+        if id:
+            raise HeadraceError("an id names its topic. Use `headrace trace ID`, or --unique-key for RocketMQ's.")
+        wanted |= {"topics": topics, "trace": trace}
+    elif topics or trace:
+        raise HeadraceError("--topics and --trace are for searches of all topics. Give --all instead of TOPIC.")
+    if not any(value for name, value in wanted.items() if name != "topics"):
+        more = ", --tag or --trace" if everywhere else " or --tag"
+        raise HeadraceError(f"nothing is searched for. Give --key, --id, --unique-key, --header{more}.")
     now_ms = time.time_ns() // 1_000_000
     for name, text in (("since", since), ("until", until)):
         wanted[name] = str(parse_time(text, now_ms)) if text else ""
+    found, hint = _search_all(api, wanted, limit) if everywhere else _search(api, topic, wanted, limit)
+    if found or api.as_json:
+        show(found, api.as_json, COLUMNS)
+    else:
+        print("no message found; delayed ones are not in their topic yet: headrace timer list", file=sys.stderr)
+    if hint:
+        print(hint, file=sys.stderr)
+
+
+def _search(api: Api, topic: str, wanted: dict[str, str], limit: int) -> tuple[list[dict[str, Any]], str]:
     found: list[dict[str, Any]] = []
     hint = ""
     with progress() as begin:
@@ -57,9 +79,18 @@ def search(
             hint = page.get("hint", hint)
             advance(max(page["searched"] - passed, 0), page["of"])
             passed, after = page["searched"], page["next"]
-    if found or api.as_json:
-        show(found, api.as_json, COLUMNS)
-    else:
-        print("no message found; delayed ones are not in their topic yet: headrace timer list", file=sys.stderr)
-    if hint:
-        print(hint, file=sys.stderr)
+    return found, hint
+
+
+def _search_all(api: Api, wanted: dict[str, str], limit: int) -> tuple[list[dict[str, Any]], str]:
+    found: list[dict[str, Any]] = []
+    with progress() as begin:
+        advance = begin("topics", None)
+        after = ""
+        while after is not None and len(found) < limit:
+            page = api.get("/v1/search", limit=min(PAGE, limit - len(found)), after=after, **wanted)
+            found += page["messages"]
+            after = page["next"]
+            # A topic in which the next page goes on counts there.
+            advance(page["topics"] - (after is not None), None)
+    return found, ""

@@ -113,6 +113,35 @@ def test_messages_are_produced_filtered_opened_downloaded_followed_and_deleted(
     wait_until(lambda: filled("GET", "/v1/topics/payments")["messages"] == 0)
 
 
+def test_messages_are_found_in_all_topics_and_a_life_goes_over_them(page: Page, console: Running, filled: Http) -> None:
+    trace = "5e" * 16
+    header = {"name": "traceparent", "value": f"00-{trace}-{'ab' * 8}-01"}
+    for topic in ("shipped", "billed"):
+        filled("PUT", f"/v1/topics/{topic}", {"partitions": 1})
+        body = {"key": "o-77", "value": topic, "headers": [header]}
+        filled("POST", f"/v1/topics/{topic}/messages", body)
+    filled("PUT", "/v1/topics/shipped/queues/notify", {"from": "earliest", "settings": {"deliveries": 1}})
+    place = {"messages": [{"partition": 0, "offset": 0}]}
+    filled("POST", "/v1/topics/shipped/queues/notify/messages/reject", {**place, "error": "no address"})
+    wait_until(lambda: filled("GET", "/v1/topics/shipped/queues/notify")["dead"] == 1)
+    filled("POST", "/v1/redrive", {"topic": "shipped.notify.dead"})
+    go(page, console, "/messages")
+    page.locator("select[name=by]").select_option("key")
+    page.get_by_label("Value", exact=True).fill("o-77")
+    page.get_by_role("button", name="Find", exact=True).click()
+    row = page.get_by_role("row").filter(has_text="shipped/0/0")
+    row.wait_for()
+    assert page.get_by_role("row").filter(has_text="billed/0/0").count() == 1
+    row.get_by_role("link", name="Its life").click()
+    life = page.locator("ol.life")
+    for words in ("Published billed/0/0", "Put into the dead letters shipped/0/0 in notify", "no address"):
+        life.get_by_text(words).first.wait_for()
+    life.get_by_text("Sent back from the dead letters").first.wait_for()
+    page.get_by_role("link", name=trace).click()
+    page.locator("h1", has_text=f"Trace {trace}").wait_for()
+    assert page.locator("ol.life li").count() >= 4
+
+
 def test_messages_of_a_queue_are_looked_at_and_settled(page: Page, console: Running, filled: Http) -> None:
     filled("PUT", "/v1/topics/parcels", {"partitions": 1})
     for number in range(5):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from headrace.errors import InvalidSearch
+from headrace.format.records import Record
 from headrace.format.terms import HEADER, ID, KEY, TAGS, Matcher, digest
 from headrace.log.local import Question
 
@@ -16,8 +18,30 @@ VALUE_BYTES_MAX = 65_536
 # Batches that are looked at before the index is asked again.
 BATCHES_MAX = 256
 
+TRACEPARENT = "traceparent"
+TRACE = re.compile(rb"[0-9a-f]{32}")
+ALL = (1 << 31) - 1
+
 Term = tuple[str, bytes]
 """A field (`headrace.format.terms`) and its value."""
+
+
+class TraceMatcher:
+    """Compares records with a trace, beside what another matcher asks."""
+
+    def __init__(self, trace: bytes, matcher: Matcher) -> None:
+        self._trace = trace
+        self._matcher = matcher
+
+    def match(self, batch: bytes, max_bytes: int, start: int, end: int, limit: int) -> list[Record]:
+        """The first records that match, at offsets from `start` up to `end`; at most `limit`."""
+        found = self._matcher.match(batch, max_bytes, start, end, ALL)
+        return [record for record in found if self._has_trace(record)][:limit]
+
+    def _has_trace(self, record: Record) -> bool:
+        return any(
+            name == TRACEPARENT and value is not None and value[3:35] == self._trace for name, value in record[4]
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +51,9 @@ class Query:
     terms: tuple[Term, ...]
     since: int = EVER
     until: int = NEVER
-    matcher: Matcher = field(init=False, repr=False, compare=False)
+    trace: bytes = b""
+    """The id of the trace that a message must belong to by its `traceparent`; empty: any."""
+    matcher: Matcher | TraceMatcher = field(init=False, repr=False, compare=False)
     question: Question = field(init=False, repr=False, compare=False)
     needle: bytes = field(init=False, repr=False, compare=False)
     """Bytes that an uncompressed batch has if it has such a message."""
@@ -38,12 +64,15 @@ class Query:
             raise InvalidSearch(problem)
         ordered = sorted(self.terms, key=_commonness)
         wanted = tuple((field, digest(field, value)) for field, value in ordered)
-        object.__setattr__(self, "matcher", Matcher(self.terms, self.since, self.until))
+        matcher = Matcher(self.terms, self.since, self.until)
+        object.__setattr__(self, "matcher", TraceMatcher(self.trace, matcher) if self.trace else matcher)
         object.__setattr__(self, "question", Question(wanted, self.since, self.until, BATCHES_MAX))
-        object.__setattr__(self, "needle", max((value for _, value in self.terms), key=len))
+        object.__setattr__(self, "needle", self.trace or max((value for _, value in self.terms), key=len))
 
     def _problem(self) -> str | None:
-        if not 0 < len(self.terms) <= TERMS_MAX:
+        if self.trace and not TRACE.fullmatch(self.trace):
+            return f"the trace is {self.trace.decode(errors='replace')[:80]!r}: it must be 32 small hex digits"
+        if not (self.trace or self.terms) or len(self.terms) > TERMS_MAX:
             return f"a search has 1 to {TERMS_MAX} terms, not {len(self.terms)}"
         for name, value in self.terms:
             if not 0 < len(value) <= VALUE_BYTES_MAX:

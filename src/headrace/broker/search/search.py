@@ -8,7 +8,7 @@ the next one goes on from there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -64,6 +64,19 @@ class Page:
 
 
 @dataclass(slots=True)
+class PageOfTopics:
+    """What one request to search several topics came to."""
+
+    found: list[tuple[Topic, Match]] = field(default_factory=list)
+    size: int = 0
+    next: tuple[str, Place] | None = None
+    """The topic and the place where to go on; None: all were searched."""
+    scanned_bytes: int = 0
+    topics: int = 0
+    """Topics that were looked into."""
+
+
+@dataclass(slots=True)
 class _Bounds:
     """When a search ends before its end."""
 
@@ -91,7 +104,8 @@ class Search:
         self._running = 0
 
     @asynccontextmanager
-    async def _turn(self, count: int, size: int) -> AsyncIterator[_Bounds]:
+    async def turn(self, count: int, size: int) -> AsyncIterator[_Bounds]:
+        """One of the searches that may be under way at a time, and its bounds. Raises TooManySearches."""
         if self._running >= self._most:
             raise TooManySearches(
                 f"{self._most} searches are under way, as many as may be (searches_max): try again in a moment"
@@ -106,7 +120,7 @@ class Search:
         """Matches by partition and offset, the oldest first: at most so many, and so large unless it is one."""
         page, steps = Page(), 0
         begin = after or Place(0, 0)
-        async with self._turn(count, size) as bounds:
+        async with self.turn(count, size) as bounds:
             for partition in topic.partitions[begin.partition :]:
                 await partition.load()
                 start, end = partition.start, partition.last_stable
@@ -126,10 +140,37 @@ class Search:
             page.passed, page.total = _progress(topic, page.next)
         return page
 
+    async def everywhere(
+        self, topics: Sequence[Topic], query: Query, count: int, size: int, after: tuple[str, Place] | None = None
+    ) -> PageOfTopics:
+        """Matches in several topics, in their order: at most so many, and so large unless it is one. A page goes on
+        from where the one before it ended, also where that topic is gone since."""
+        found = PageOfTopics()
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + self._seconds
+        for topic in topics:
+            if after is not None and topic.name < after[0]:
+                continue
+            place = after[1] if after is not None and topic.name == after[0] else None
+            room, left = count - len(found.found), size - found.size
+            if room <= 0 or left <= 0 or (found.topics and clock() >= deadline):
+                found.next = topic.name, place or Place(0, 0)
+                break
+            page = await self.page(topic, query, room, left, place)
+            found.found += [(topic, match) for match in page.found]
+            found.size += page.size
+            found.scanned_bytes += page.scanned_bytes
+            found.topics += 1
+            if page.next is not None:
+                found.next = topic.name, page.next
+                break
+            await asyncio.sleep(0)
+        return found
+
     async def newest(self, topic: Topic, query: Query, count: int, size: int) -> Page:
         """The newest matches, at most so many; the latest first."""
         page = Page()
-        async with self._turn(count, size) as bounds:
+        async with self.turn(count, size) as bounds:
             for partition in topic.partitions:
                 await partition.load()
                 found = Page()

@@ -1,34 +1,28 @@
 """`headrace trace`: the life of a message, or of all messages of a trace, across topics, queues and services.
 
-search.py          finds records
-lives.py           finds what became of them
-client_traces.py   reads what RocketMQ's clients record
-report.py          prints it
+search.py   finds records over Kafka's wire
+report.py   prints what `headrace.broker.lives` makes of them
 """
 
 from __future__ import annotations
 
-import re
 import time
 from typing import Annotated
 
 import typer
 
+from headrace.broker.lives.trace import Wanted
+from headrace.broker.lives.trace import trace as tell
 from headrace.cli.connect import Target, connects
 from headrace.cli.durations import parse_duration
 from headrace.cli.options import Http, formats
 from headrace.cli.output import print_json, progress
 from headrace.cli.positions import TIME_HELP, parse_time
-from headrace.cli.trace.client_traces import UNIQUE_ID
-from headrace.cli.trace.lives import HttpDoor, SearchRange, Tracer
 from headrace.cli.trace.report import print_lives, to_json
-from headrace.cli.trace.search import place_of
+from headrace.cli.trace.search import HttpDoor, KafkaSource
 from headrace.client import Client
 from headrace.doors.http.settings import HttpSettings
 from headrace.errors import HeadraceError
-
-# A trace id, alone or as it stands in `traceparent`.
-TRACE = re.compile(r"(?:[0-9a-f]{2}-)?([0-9a-f]{32})(?:-[0-9a-f]{16}-[0-9a-f]{2})?")
 
 
 @connects
@@ -56,36 +50,21 @@ async def trace(
     http: Http = HttpSettings.http,
 ) -> None:
     """Prints the life of a message and of all messages of its trace."""
-    place, traced, unique = place_of(id), TRACE.fullmatch(id), UNIQUE_ID.fullmatch(id)
-    if place is None and traced is None and unique is None:
-        raise HeadraceError(
-            f"{id!r} is neither a message (TOPIC/PARTITION/OFFSET, or RocketMQ's id: capital hex digits) nor a "
-            "trace id (32 small ones)"
-        )
-    now, reach = time.time_ns() // 1_000_000, parse_duration(around)
+    now = time.time_ns() // 1_000_000
+    wanted = Wanted(
+        id,
+        tuple(topic),
+        parse_time(since, now) if since else None,
+        parse_time(until, now) if until else None,
+        parse_duration(around),
+        limit,
+    )
     with progress() as begin:
-        tracer = Tracer(client, HttpDoor(http, target.header, target.tls_ca), begin)
-        topics = [each.name for each in await client.cluster.topics()]
-        middle, wanted = now, traced[1] if traced is not None else ""
-        if place is not None:
-            if place.topic not in topics:
-                raise HeadraceError(f"there is no topic {place.topic}")
-            middle = await tracer.message(place)
-            wanted = tracer.lives.trace
-        first = parse_time(since, now) if since else middle - reach
-        last = parse_time(until, now) if until else middle + reach
-        chosen = topic or [each for each in topics if not each.startswith("__")]
-        if unique is not None:
-            await tracer.unique(id, chosen, first, last if last < now else None, limit)
-            tracer.lives.searched = SearchRange(tuple(topic), first, min(last, now))
-            wanted = wanted or tracer.lives.trace
-        if wanted:
-            await tracer.trace(wanted, chosen, first, last if last < now else None, limit)
-            tracer.lives.searched = SearchRange(tuple(topic), first, min(last, now))
-        await tracer.follow(topics, [place] if place is not None else [])
+        source = KafkaSource(client, HttpDoor(http, target.header, target.tls_ca))
+        lives = await tell(source, wanted, now, begin)
     if as_json:
-        print_json(to_json(id, tracer.lives))
+        print_json(to_json(id, lives))
     else:
-        print_lives(id, tracer.lives)
-    if not tracer.lives.messages and not tracer.lives.steps:
+        print_lives(id, lives)
+    if not lives.messages and not lives.steps:
         raise HeadraceError(f"nothing is known of {id}")

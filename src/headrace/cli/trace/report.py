@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from headrace.broker.lives import client_traces
+from headrace.broker.lives.records import TracedRecord
+from headrace.broker.lives.tracer import PUBLISHED, PUT_ASIDE, SENT_BACK, TO_BE_TRIED, Lives, Step, moment
 from headrace.cli.durations import format_rough
 from headrace.cli.messages import Form, format_record
-from headrace.cli.trace import client_traces
-from headrace.cli.trace.lives import PUBLISHED, PUT_ASIDE, SENT_BACK, TO_BE_TRIED, Lives, Step, moment
-from headrace.cli.trace.search import TracedRecord
 
 COLOURS = {
     PUBLISHED: "bold",

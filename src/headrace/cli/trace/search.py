@@ -1,6 +1,8 @@
-"""Searches topics for records: one by its place, or all that contain some bytes, in a range of time.
+"""What a trace reads over Kafka's wire, where the broker may be another one, and asks of the HTTP door, which it does
+without where there is none.
 
-Of a batch, records are parsed only if it contains the bytes, or is compressed. That makes a scan fast without an index.
+Of a batch, records are parsed only if it contains the bytes that are looked for, or is compressed. That makes a scan
+fast without an index.
 """
 
 from __future__ import annotations
@@ -8,106 +10,22 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any
+from urllib.error import URLError
+from urllib.parse import quote
+from urllib.request import urlopen
 
+from headrace.broker.deliveries import TOPIC as DELIVERIES
+from headrace.broker.lives.records import Partition, Place, Span, TracedRecord
+from headrace.cli.over_http import Api
 from headrace.client import EARLIEST, LATEST, Client, Record
-from headrace.client.cluster import Partition
 from headrace.errors import HeadraceError
 from headrace.format.batch import COMPRESSION_MASK, HEADER
-from headrace.format.headers import (
-    ATTEMPT,
-    ATTEMPTS,
-    DEAD_AT,
-    ERROR,
-    ORIGIN,
-    ORIGIN_OFFSET,
-    ORIGIN_PARTITION,
-    ORIGIN_QUEUE,
-    ORIGIN_TOPIC,
-    REDRIVEN,
-)
 
-TRACEPARENT = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-.*", re.DOTALL)
-PLACE = re.compile(r"([^/\s]+)/([0-9]{1,9})/([0-9]{1,18})")
-
+DROPPED = "headrace_deliveries_dropped_total"
+METRICS_SECONDS = 10.0
 # After so long without a batch, the scan checks whether retention has deleted the rest.
 QUIET_SECONDS = 5.0
-
-
-class Place(NamedTuple):
-    """The position of a message, which is its id."""
-
-    topic: str
-    partition: int
-    offset: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}/{self.partition}/{self.offset}"
-
-
-def place_of(text: str) -> Place | None:
-    """The place TOPIC/PARTITION/OFFSET; None if the text has another form."""
-    found = PLACE.fullmatch(text)
-    return None if found is None else Place(found[1], int(found[2]), int(found[3]))
-
-
-@dataclass(frozen=True, slots=True)
-class TracedRecord:
-    """A record, with what its headers tell of its life."""
-
-    place: Place
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: dict[str, bytes]
-
-    @property
-    def trace(self) -> str:
-        """The id of its trace; empty where it has none."""
-        parent = TRACEPARENT.fullmatch(self.headers.get("traceparent", b""))
-        return "" if parent is None else parent[1].decode()
-
-    @property
-    def origin(self) -> Place | None:
-        """The message of which this is the dead letter or the retry."""
-        if ORIGIN_TOPIC in self.headers:
-            parts = (self.text(ORIGIN_TOPIC), self.text(ORIGIN_PARTITION), self.text(ORIGIN_OFFSET))
-            return place_of("/".join(parts))
-        return place_of(self.text(ORIGIN)) if ORIGIN in self.headers else None
-
-    @property
-    def is_letter(self) -> bool:
-        return ORIGIN_TOPIC in self.headers
-
-    @property
-    def queue(self) -> str:
-        """Where it died."""
-        return self.text(ORIGIN_QUEUE)
-
-    @property
-    def attempts(self) -> int:
-        return self.number(ATTEMPTS) if self.is_letter else self.number(ATTEMPT)
-
-    @property
-    def error(self) -> str:
-        return self.text(ERROR)
-
-    @property
-    def dead_at(self) -> int:
-        return self.number(DEAD_AT) or self.timestamp
-
-    @property
-    def redriven(self) -> int:
-        """How often it was sent back."""
-        return self.number(REDRIVEN)
-
-    def text(self, header: str) -> str:
-        return self.headers.get(header, b"").decode(errors="replace")
-
-    def number(self, header: str) -> int:
-        digits = self.headers.get(header, b"")
-        return int(digits) if digits.isdigit() and len(digits) < 20 else 0
 
 
 def trace_record(record: Record) -> TracedRecord:
@@ -117,16 +35,72 @@ def trace_record(record: Record) -> TracedRecord:
     return TracedRecord(place, record.timestamp, record.key, record.value, headers)
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A range of offsets in each of some partitions."""
+class HttpDoor:
+    """The broker's HTTP door. A trace does without it where it does not answer: its methods raise HeadraceError."""
 
-    begin: Mapping[Partition, int]
-    end: Mapping[Partition, int]
+    def __init__(self, address: str, login: Mapping[str, str], tls_ca: str) -> None:
+        """`login`: the header that says who asks."""
+        self._address = address
+        self._login = login
+        self._tls_ca = tls_ca
 
-    @property
-    def size(self) -> int:
-        return sum(max(0, end - self.begin[each]) for each, end in self.end.items())
+    def get(self, path: str) -> Any:
+        return Api(self._address, as_json=True, login=self._login, tls_ca=self._tls_ca).get(path)
+
+    def dropped(self) -> int:
+        """The events that the broker could not keep."""
+        try:
+            with urlopen(f"http://{self._address}/metrics", timeout=METRICS_SECONDS) as answer:
+                lines = answer.read().decode().splitlines()
+        except (URLError, OSError, ValueError) as error:
+            raise HeadraceError(f"no metrics from {self._address}: {error}") from None
+        return sum(int(float(line.split()[-1])) for line in lines if line.startswith(DROPPED))
+
+
+class KafkaSource:
+    """What a client of Kafka can read, and the HTTP door tells."""
+
+    def __init__(self, client: Client, door: HttpDoor) -> None:
+        self._client = client
+        self._door = door
+
+    async def topics(self) -> list[str]:
+        return [each.name for each in await self._client.cluster.topics()]
+
+    async def find_span(self, topics: Sequence[str], since_ms: int, until_ms: int | None) -> Span:
+        return await find_span(self._client, topics, since_ms, until_ms)
+
+    def scan(self, span: Span, needle: bytes, advance: Callable[[int], None]) -> AsyncIterator[TracedRecord]:
+        return scan(self._client, span, needle, advance)
+
+    async def read(self, place: Place) -> TracedRecord | str:
+        return await read_record(self._client, place)
+
+    async def queues(self, topic: str) -> list[Mapping[str, Any]]:
+        path = f"/v1/topics/{quote(topic, safe='')}/queues"
+        names = [each["queue"] for each in self._door.get(path)["queues"]]
+        return [self._door.get(f"{path}/{quote(name, safe='')}") for name in names]
+
+    async def pending_timers(self) -> int:
+        return int(self._door.get("/v1/timers?limit=1")["pending"])
+
+    async def dropped_events(self) -> int:
+        return self._door.dropped()
+
+    async def first_event(self) -> tuple[int, int]:
+        partition = (DELIVERIES, 0)
+        [start] = (await self._client.admin.list_offsets({partition: EARLIEST})).values()
+        if start.offset <= 0:
+            return 0, -1
+        [first] = (await self._client.admin.list_offsets({partition: 0})).values()
+        return start.offset, first.timestamp if first.offset >= 0 else -1
+
+    async def positions(self, partitions: Sequence[Partition]) -> Mapping[str, Mapping[Partition, int]]:
+        found: dict[str, Mapping[Partition, int]] = {}
+        for group in await self._client.admin.groups():
+            stands = await self._client.admin.committed(group.group, partitions)
+            found[group.group] = {each: at.offset for each, at in stands.items() if at is not None}
+        return found
 
 
 async def find_span(client: Client, topics: Sequence[str], since_ms: int, until_ms: int | None) -> Span:

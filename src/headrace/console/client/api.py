@@ -103,10 +103,10 @@ class Api:
         return await self.transport.read("GET", path, self.credentials)
 
     async def find(self, query: Query) -> m.Messages:
-        return await self._get(m.Messages, "/v1/messages/search", query)
+        return await self._get(m.Messages, "/v1/search", query)
 
-    async def life(self, topic: str, partition: int, offset: int) -> m.Life:
-        return await self._get(m.Life, "/v1/messages/life", {"topic": topic, "partition": partition, "offset": offset})
+    async def life(self, id: str) -> m.Life:
+        return await self._get(m.Life, "/v1/life", {"id": id})
 
     # --- groups -------------------------------------------------------------------------------------------------------
 

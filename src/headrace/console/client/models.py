@@ -173,29 +173,41 @@ class Messages(Answer, frozen=True):
     looked: int | None = None
     tail: str | None = None
     skipped: int = 0
-    searched_topics: Any = None
     truncated: bool = False
 
 
-class LifeEvent(Answer, frozen=True):
-    kind: str
-    at_ms: int | None = None
-    topic: str = ""
-    partition: int | None = None
-    offset: int | None = None
-    queue: str | None = None
-    consumer: str | None = None
-    attempt: int | None = None
+class Step(Answer, frozen=True):
+    """Something that happened to a message."""
+
+    t: int
+    message: str
+    what: str
+    after_ms: int = 0
+    who: str = ""
+    consumer: str = ""
+    attempt: int = 0
     delay_ms: int | None = None
-    error: str | None = None
-    trace_id: str | None = None
+    error: str = ""
+    at: str = ""
+
+
+class Reader(Answer, frozen=True):
+    """How far a queue or a group is with a message."""
+
+    message: str
+    kind: str
+    name: str
+    state: str
+    note: str = ""
 
 
 class Life(Answer, frozen=True):
-    message: Message | None = None
-    events: list[LifeEvent] = []
-    recorded: bool = True
-    hint: str | None = None
+    id: str
+    trace: str | None = None
+    messages: list[Message] = []
+    steps: list[Step] = []
+    readers: list[Reader] = []
+    notes: list[str] = []
 
 
 class Group(Answer, frozen=True):

@@ -26,6 +26,7 @@ from headrace.doors.http.api.handlers import (
     figures,
     groups,
     half,
+    lives,
     publish,
     queue_messages,
     queues,
@@ -52,7 +53,7 @@ from headrace.errors import HeadraceError, NotEnoughReplicas, NotLeading, QuotaE
 DOCUMENT = "/openapi.json"
 # Whatever has endpoints, in the order of the documentation.
 MODULES = (
-    *(publish, browse, search),
+    *(publish, browse, search, lives),
     *(topics, topic_settings),
     *(groups, queues, queue_messages, dead_letters, redrive, timers, half, transactions),
     *(quotas, figures, clients, cluster, whoami),

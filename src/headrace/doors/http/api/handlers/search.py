@@ -39,6 +39,20 @@ FOUND = Named(
     ),
 )
 
+TERM_QUERY = (
+    *(
+        each
+        for name, doc in (
+            ("key", "The key, or a word of RocketMQ's KEYS."),
+            ("unique_key", "RocketMQ's unique key."),
+            ("tag", "RocketMQ's tag."),
+        )
+        for each in (text_query(name, doc), text_query(name + "_base64", f"`{name}` where it is not UTF-8."))
+    ),
+    text_query("header", "NAME=VALUE."),
+)
+"""The parameters that `terms_of` reads."""
+
 
 @Operation(
     "GET",
@@ -46,16 +60,7 @@ FOUND = Named(
     "Finds messages by what they have.",
     rights=on_topic(Right.READ),
     query=(
-        *(
-            each
-            for name, doc in (
-                ("key", "The key, or a word of RocketMQ's KEYS."),
-                ("unique_key", "RocketMQ's unique key."),
-                ("tag", "RocketMQ's tag."),
-            )
-            for each in (text_query(name, doc), text_query(name + "_base64", f"`{name}` where it is not UTF-8."))
-        ),
-        text_query("header", "NAME=VALUE."),
+        *TERM_QUERY,
         text_query("id", "TOPIC/PARTITION/OFFSET, or RocketMQ's offset id; nothing else beside it."),
         text_query("since", TIME_HELP),
         text_query("until", TIME_HELP),
@@ -78,8 +83,8 @@ FOUND = Named(
 )
 async def search(broker: Broker, request: Request, names: Names) -> Answer:
     fields = Fields.of_query(request)
-    wanted, id = _terms(fields), fields.text("id")
-    since, until = _time(fields, "since", EVER), _time(fields, "until", NEVER)
+    wanted, id = terms_of(fields), fields.text("id")
+    since, until = time_of(fields, "since", EVER), time_of(fields, "until", NEVER)
     limit = fields.number("limit", LIMIT_DEFAULT, 1, LIMIT_MAX)
     after = _place(fields.text("after"))
     fields.end()
@@ -101,7 +106,8 @@ async def search(broker: Broker, request: Request, names: Names) -> Answer:
     return await _answer(topic, page, None if has_index(topic, query) else query)
 
 
-def _terms(fields: Fields) -> list[Term]:
+def terms_of(fields: Fields) -> list[Term]:
+    """What messages must have."""
     found: list[Term] = []
     for name, term in (("key", terms.key), ("unique_key", terms.unique_key), ("tag", terms.tag)):
         content = bytes_of(fields, name)
@@ -116,7 +122,8 @@ def _terms(fields: Fields) -> list[Term]:
     return found
 
 
-def _time(fields: Fields, name: str, default: int) -> int:
+def time_of(fields: Fields, name: str, default: int) -> int:
+    """One end of the range of time."""
     given = fields.take(name)
     return default if given is None else time_ms(name, given)
 

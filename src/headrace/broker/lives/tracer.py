@@ -11,25 +11,18 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
-from urllib.error import URLError
-from urllib.parse import quote
-from urllib.request import urlopen
+from typing import Any, Protocol
 
 from headrace.broker.deliveries import DEAD, DELIVERED, EMPTIED, FINISHED, RELEASED, REQUEUED, TIMED_OUT
 from headrace.broker.deliveries import TOPIC as DELIVERIES
-from headrace.cli.over_http import Api
-from headrace.cli.trace import client_traces
-from headrace.cli.trace.search import Place, Span, TracedRecord, find_span, read_record, scan
-from headrace.client import EARLIEST, Client
+from headrace.broker.lives import client_traces
+from headrace.broker.lives.records import Partition, Place, Span, TracedRecord
 from headrace.errors import HeadraceError
 from headrace.format.headers import ORIGIN, RETRY_AT
 from headrace.format.sampling import is_kept, seed_of, threshold
 
 # The clocks of producers and of the broker may differ by this much.
 SLACK_MS = 60_000
-DROPPED = "headrace_deliveries_dropped_total"
-METRICS_SECONDS = 10.0
 PUBLISHED, SENT_BACK, PUT_ASIDE, TO_BE_TRIED = "published", "sent back", "put aside", "to be tried again"
 ENDS = {
     DELIVERED: "with a consumer",
@@ -103,38 +96,62 @@ class Lives:
         return min([*times, *(step.t for step in self.steps)], default=0)
 
 
-class HttpDoor:
-    """The broker's HTTP door. A trace does without it where it does not answer: its methods raise HeadraceError."""
+class Source(Protocol):
+    """Where lives are read from. What cannot be had raises a HeadraceError, and a trace does without it."""
 
-    def __init__(self, address: str, login: Mapping[str, str], tls_ca: str) -> None:
-        """`login`: the header that says who asks."""
-        self._address = address
-        self._login = login
-        self._tls_ca = tls_ca
+    async def topics(self) -> list[str]:
+        """All topics, the broker's own, too."""
+        ...
 
-    def get(self, path: str) -> Any:
-        return Api(self._address, as_json=True, login=self._login, tls_ca=self._tls_ca).get(path)
+    async def find_span(self, topics: Sequence[str], since_ms: int, until_ms: int | None) -> Span:
+        """The offsets of topics between two times; None: up to now."""
+        ...
 
-    def dropped(self) -> int:
+    def scan(self, span: Span, needle: bytes, advance: Callable[[int], None]) -> AsyncIterator[TracedRecord]:
+        """The records of all batches that may contain `needle`. `advance` is called with the number of offsets
+        passed."""
+        ...
+
+    async def read(self, place: Place) -> TracedRecord | str:
+        """The record at a place, or why there is none."""
+        ...
+
+    async def queues(self, topic: str) -> list[Mapping[str, Any]]:
+        """The queues of a topic, as the API describes them."""
+        ...
+
+    async def pending_timers(self) -> int:
+        """Delayed messages that are not in their topics yet."""
+        ...
+
+    async def dropped_events(self) -> int:
         """The events that the broker could not keep."""
-        try:
-            with urlopen(f"http://{self._address}/metrics", timeout=METRICS_SECONDS) as answer:
-                lines = answer.read().decode().splitlines()
-        except (URLError, OSError, ValueError) as error:
-            raise HeadraceError(f"no metrics from {self._address}: {error}") from None
-        return sum(int(float(line.split()[-1])) for line in lines if line.startswith(DROPPED))
+        ...
+
+    async def first_event(self) -> tuple[int, int]:
+        """Where the events begin that are kept, and the time of the first; -1 where there is none."""
+        ...
+
+    async def positions(self, partitions: Sequence[Partition]) -> Mapping[str, Mapping[Partition, int]]:
+        """The positions of groups in partitions."""
+        ...
+
+
+def no_progress(name: str, size: int) -> Callable[[int], None]:
+    """Show nothing."""
+    del name, size
+    return lambda count: None
 
 
 class Tracer:
     """Finds the lives of messages."""
 
-    def __init__(self, client: Client, door: HttpDoor, progress: Callable[[str, int], Callable[[int], None]]) -> None:
+    def __init__(self, source: Source, progress: Callable[[str, int], Callable[[int], None]] = no_progress) -> None:
         """`progress` begins a bar of this name and number of offsets, and returns the function that advances it."""
         self.lives = Lives()
-        self._client = client
-        self._door = door
+        self._source = source
         self._progress = progress
-        self._queues: dict[str, list[dict[str, Any]]] = {}
+        self._queues: dict[str, list[Mapping[str, Any]]] = {}
 
     # --- which messages -----------------------------------------------------------------------------------------------
 
@@ -154,7 +171,7 @@ class Tracer:
     async def trace(self, trace: str, topics: Sequence[str], since_ms: int, until_ms: int | None, limit: int) -> None:
         """Add the messages of a trace."""
         self.lives.trace = trace
-        span = await find_span(self._client, topics, since_ms, until_ms)
+        span = await self._source.find_span(topics, since_ms, until_ms)
         count = 0
         async for each in self._scan("searching for the trace", span, trace.encode()):
             if each.trace != trace:
@@ -164,14 +181,14 @@ class Tracer:
                 self.lives.notes.append(f"the trace has more than {limit} messages: the rest is left out (--limit)")
                 break
             self.lives.messages[each.place] = each
-        self._note_delayed()
+        await self._note_delayed()
         for each in list(self.lives.messages.values()):
             if each.origin is not None and each.origin not in self.lives.messages:
                 await self._take(each.origin)
 
-    def _note_delayed(self) -> None:
+    async def _note_delayed(self) -> None:
         try:
-            pending = int(self._door.get("/v1/timers?limit=1")["pending"])
+            pending = await self._source.pending_timers()
         except HeadraceError:
             return
         if pending:
@@ -180,7 +197,7 @@ class Tracer:
             )
 
     async def _take(self, place: Place) -> None:
-        record = await read_record(self._client, place)
+        record = await self._source.read(place)
         if isinstance(record, str):
             self.lives.notes.append(record)
         else:
@@ -188,14 +205,14 @@ class Tracer:
 
     async def unique(self, id: str, topics: Sequence[str], since_ms: int, until_ms: int | None, limit: int) -> None:
         """Add the messages with a unique id of RocketMQ's: where it was sent to, and where it came again or died."""
-        span = await find_span(
-            self._client, [each for each in topics if each != client_traces.TOPIC], since_ms, until_ms
+        span = await self._source.find_span(
+            [each for each in topics if each != client_traces.TOPIC], since_ms, until_ms
         )
         async for each in self._scan("searching for the message", span, id.encode()):
             if each.text(client_traces.UNIQUE_KEY) == id and len(self.lives.messages) < limit:
                 self.lives.messages[each.place] = each
                 self.lives.trace = self.lives.trace or each.trace
-        self._note_delayed()
+        await self._note_delayed()
 
     # --- what became of them ------------------------------------------------------------------------------------------
 
@@ -204,7 +221,7 @@ class Tracer:
         lives = self.lives
         wanted = {*places, *(each.place for each in lives.messages.values() if each.origin is None)}
         wanted |= {each.origin for each in lives.messages.values() if each.origin is not None}
-        self._load_queues({place.topic for place in wanted}, set(topics))
+        await self._load_queues({place.topic for place in wanted}, set(topics))
         since = max(0, lives.began - SLACK_MS)
         await self._find_copies(wanted, topics, since)
         lives.steps += _record_steps(lives.messages.values())
@@ -214,12 +231,10 @@ class Tracer:
         self._judge_queues(wanted)
         await self._judge_groups(wanted)
 
-    def _load_queues(self, of: set[str], known: set[str]) -> None:
+    async def _load_queues(self, of: set[str], known: set[str]) -> None:
         for topic in sorted(of & known):
-            path = f"/v1/topics/{quote(topic, safe='')}/queues"
             try:
-                names = [each["queue"] for each in self._door.get(path)["queues"]]
-                self._queues[topic] = [self._door.get(f"{path}/{quote(name, safe='')}") for name in names]
+                self._queues[topic] = await self._source.queues(topic)
             except HeadraceError as error:
                 self.lives.notes.append(f"the queues of {topic} are not known: {error}")
 
@@ -233,7 +248,7 @@ class Tracer:
             for origin in origins
             if topic.startswith(f"{origin}.") and topic.endswith((".dead", ".retry"))
         }
-        span = await find_span(self._client, sorted(named & set(topics)), since, None)
+        span = await self._source.find_span(sorted(named & set(topics)), since, None)
         async for each in self._scan("searching for dead letters", span, ORIGIN.encode()):
             if each.origin in wanted:
                 self.lives.messages.setdefault(each.place, each)
@@ -246,7 +261,7 @@ class Tracer:
         by_partition: dict[tuple[str, int], set[int]] = {}
         for place in wanted:
             by_partition.setdefault(place[:2], set()).add(place.offset)
-        span = await find_span(self._client, [DELIVERIES], since, None)
+        span = await self._source.find_span([DELIVERIES], since, None)
         # Each record is of one topic; with the quotation marks its name is no part of another one.
         names = {topic for topic, _ in by_partition}
         needle = f'"topic":{json.dumps(next(iter(names)), ensure_ascii=False)}'.encode() if len(names) == 1 else b""
@@ -278,7 +293,7 @@ class Tracer:
                 by_id.setdefault(unique_id, place)
         if not by_id or client_traces.TOPIC not in topics:
             return
-        span = await find_span(self._client, [client_traces.TOPIC], since, None)
+        span = await self._source.find_span([client_traces.TOPIC], since, None)
         needle = next(iter(by_id)).encode() if len(by_id) == 1 else b""
         async for each in self._scan("reading clients' traces", span, needle):
             for found in client_traces.parse(each.value or b""):
@@ -290,16 +305,14 @@ class Tracer:
 
     async def _note_missing(self, since: int) -> None:
         """Note which events are deleted, or were dropped."""
-        partition = (DELIVERIES, 0)
-        [start] = (await self._client.admin.list_offsets({partition: EARLIEST})).values()
-        [first] = (await self._client.admin.list_offsets({partition: 0})).values()
-        if start.offset > 0 and (first.offset < 0 or first.timestamp > since + SLACK_MS):
+        start, first_ms = await self._source.first_event()
+        if start > 0 and (first_ms < 0 or first_ms > since + SLACK_MS):
             self.lives.notes.append(
-                f"events from before {moment(first.timestamp) if first.offset >= 0 else 'now'} are deleted, by "
+                f"events from before {moment(first_ms) if first_ms >= 0 else 'now'} are deleted, by "
                 f"retention.ms of the topic {DELIVERIES}"
             )
         try:
-            dropped = self._door.dropped()
+            dropped = await self._source.dropped_events()
         except HeadraceError:
             return
         if dropped:
@@ -329,18 +342,16 @@ class Tracer:
         partitions = sorted({place[:2] for place in wanted})
         if not partitions:
             return
-        for group in await self._client.admin.groups():
-            stands = await self._client.admin.committed(group.group, partitions)
+        for group, stands in (await self._source.positions(partitions)).items():
             for place in sorted(wanted):
                 committed = stands.get(place[:2])
                 if committed is not None:
-                    past = "past it" if committed.offset > place.offset else "not there yet"
-                    note = f"at {committed.offset}"
-                    self.lives.readers.append(Reader(place, "group", group.group, past, note=note))
+                    past = "past it" if committed > place.offset else "not there yet"
+                    self.lives.readers.append(Reader(place, "group", group, past, note=f"at {committed}"))
 
     async def _scan(self, name: str, span: Span, needle: bytes) -> AsyncIterator[TracedRecord]:
         advance = self._progress(name, span.size)
-        async for each in scan(self._client, span, needle, advance):
+        async for each in self._source.scan(span, needle, advance):
             yield each
 
 
@@ -387,7 +398,7 @@ def _event_step(event: dict[str, Any], offset: int) -> Step:
     )
 
 
-def _queue_reader(place: Place, record: TracedRecord | None, queue: dict[str, Any], last: Step | None) -> Reader:
+def _queue_reader(place: Place, record: TracedRecord | None, queue: Mapping[str, Any], last: Step | None) -> Reader:
     share = float(queue["settings"]["deliveries"])
     # The sample is chosen by the record, if it is not deleted.
     by = (record.key, record.headers.items()) if record is not None else ()
