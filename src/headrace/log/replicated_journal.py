@@ -206,7 +206,7 @@ class ReplicatedJournal:
         """The checkpoint came to nothing: the file is left all the same, and the next one goes with it."""
 
     def surplus(self) -> list[tuple[str, int]]:
-        """Files are kept for followers, and hold what came between two checkpoints: far less than a whole one, mostly."""
+        """Files are kept for followers, and hold what came between two checkpoints: mostly far less than a whole."""
         return self._files.done()
 
     def retire(self, before: int) -> list[str]:

@@ -3,9 +3,12 @@
 A client program takes one argument, the work in JSON, at the broker `broker`. `{"do": "produce"}` sends `messages`
 (key, value, headers, partition; null where there is none), their values repeated `times` times, to `topic` with
 `compression`, `acks`, `idempotent`, and in one transaction of `transactional_id`, which `abort` aborts. It says
-`{"produced": N}` when all are acknowledged. `{"do": "consume"}` reads `topic`, or with `pattern` all topics that fit
+`{"produced": N}` when all are acknowledged. `{"do": "stream"}` (Go's clients) sends numbers to `topic`, in turn to each
+of its `partitions`, one by one and idempotently, until it is asked to end, and says a line for each that is
+acknowledged. `{"do": "consume"}` reads `topic`, or with `pattern` all topics that fit
 it, from the beginning as a member of `group`; with `committed` what is committed. It says a line for each message,
-commits, and leaves after `count` messages or when it is asked to end. `{"do": "administer"}` makes `topic`
+commits, and leaves after `count` messages or when it is asked to end; with `patient` (Go's) it logs errors and goes on.
+`{"do": "administer"}` makes `topic`
 with two partitions and a setting, looks at it, its records and the offsets of `group`, and deletes them; it says what
 it saw. An error is said as `{"error": ...}` with exit code 1.
 """
@@ -73,21 +76,28 @@ class Client:
     def consume(self, broker: str, topic: str, count: int, **more: Any) -> list[Message]:
         return [Message(**line) for line in self(do="consume", broker=broker, topic=topic, count=count, **more)]
 
-    def reading(self, said: Path, **work: Any) -> RunningConsumer:
+    def reading(self, said: Path, **work: Any) -> RunningClient:
         """Begin to consume, until it is stopped; it writes to the file `said`."""
+        return self._run(said, do="consume", count=1 << 30, **work)
+
+    def streaming(self, said: Path, **work: Any) -> RunningClient:
+        """Begin to send numbers, until it is stopped; what is acknowledged is in the file `said`."""
+        return self._run(said, do="stream", **work)
+
+    def _run(self, said: Path, **work: Any) -> RunningClient:
         with said.open("w") as out:
-            command = [*self._command, json.dumps({"do": "consume", "count": 1 << 30, **work})]
-            return RunningConsumer(subprocess.Popen(command, stdout=out, cwd=self._cwd), said)
+            command = [*self._command, json.dumps(work)]
+            return RunningClient(subprocess.Popen(command, stdout=out, cwd=self._cwd), said)
 
 
-class RunningConsumer:
-    """A consumer that runs."""
+class RunningClient:
+    """A client that runs until it is stopped."""
 
     def __init__(self, process: subprocess.Popen[bytes], said: Path) -> None:
         self._process = process
         self._said = said
 
-    def __enter__(self) -> RunningConsumer:
+    def __enter__(self) -> RunningClient:
         return self
 
     def __exit__(self, *_: object) -> None:

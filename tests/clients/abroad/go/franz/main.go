@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"headrace/tests/clients/abroad/work"
@@ -20,7 +21,7 @@ var codecs = map[string]kgo.CompressionCodec{
 }
 
 func client(s work.Spec, options ...kgo.Opt) *kgo.Client {
-	c, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(s.Broker)}, options...)...)
+	c, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(s.Brokers()...)}, options...)...)
 	work.Check(err)
 	return c
 }
@@ -59,6 +60,17 @@ func produce(ctx context.Context, s work.Spec) {
 	work.Say(map[string]any{"produced": len(records)})
 }
 
+func stream(ctx context.Context, s work.Spec) {
+	c := client(s, kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	defer c.Close()
+	for i := 0; ctx.Err() == nil; i++ {
+		value := strconv.Itoa(i)
+		r := &kgo.Record{Topic: s.Topic, Partition: int32(i % s.Partitions), Value: []byte(value)}
+		work.Check(c.ProduceSync(context.WithoutCancel(ctx), r).FirstErr())
+		work.Say(work.Message{Value: &value, Headers: map[string]string{}, Partition: r.Partition, Offset: r.Offset})
+	}
+}
+
 func consume(ctx context.Context, s work.Spec) {
 	// The client outlives the signal, to leave its group.
 	whole := context.WithoutCancel(ctx)
@@ -86,7 +98,7 @@ func consume(ctx context.Context, s work.Spec) {
 	for n := 0; n < s.Count && ctx.Err() == nil; {
 		fetched := c.PollRecords(ctx, s.Count-n)
 		if ctx.Err() == nil {
-			work.Check(fetched.Err())
+			s.Survive(fetched.Err())
 		}
 		fetched.EachRecord(func(r *kgo.Record) {
 			m := work.Message{Key: work.Text(r.Key), Value: work.Text(r.Value), Partition: r.Partition, Offset: r.Offset}
@@ -97,7 +109,7 @@ func consume(ctx context.Context, s work.Spec) {
 			work.Say(m)
 			n++
 		})
-		work.Check(c.CommitRecords(whole, fetched.Records()...))
+		s.Survive(c.CommitRecords(whole, fetched.Records()...))
 		c.AllowRebalance()
 	}
 }
@@ -150,5 +162,5 @@ func administer(ctx context.Context, s work.Spec) {
 }
 
 func main() {
-	work.Run(map[string]work.Task{"produce": produce, "consume": consume, "administer": administer})
+	work.Run(map[string]work.Task{"produce": produce, "stream": stream, "consume": consume, "administer": administer})
 }

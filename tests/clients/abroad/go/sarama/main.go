@@ -4,6 +4,7 @@ package main
 import (
 	"context"
 	"errors"
+	"strconv"
 	"sync"
 	"time"
 
@@ -49,7 +50,7 @@ func produce(_ context.Context, s work.Spec) {
 		c.Producer.Transaction.ID = s.Transactional
 		c.Net.MaxOpenRequests = 1
 	}
-	p, err := sarama.NewSyncProducer([]string{s.Broker}, c)
+	p, err := sarama.NewSyncProducer(s.Brokers(), c)
 	work.Check(err)
 	defer p.Close()
 	if s.Transactional != "" {
@@ -81,6 +82,24 @@ func produce(_ context.Context, s work.Spec) {
 		work.Check(p.CommitTxn())
 	}
 	work.Say(map[string]any{"produced": len(messages)})
+}
+
+func stream(ctx context.Context, s work.Spec) {
+	c := config(s)
+	c.Producer.Idempotent = true
+	c.Producer.RequiredAcks = sarama.WaitForAll
+	c.Producer.Retry.Max = 1000
+	c.Net.MaxOpenRequests = 1
+	p, err := sarama.NewSyncProducer(s.Brokers(), c)
+	work.Check(err)
+	defer p.Close()
+	for i := 0; ctx.Err() == nil; i++ {
+		value := strconv.Itoa(i)
+		m := &sarama.ProducerMessage{Topic: s.Topic, Partition: int32(i % s.Partitions), Value: sarama.StringEncoder(value)}
+		partition, offset, err := p.SendMessage(m)
+		work.Check(err)
+		work.Say(work.Message{Value: &value, Headers: map[string]string{}, Partition: partition, Offset: offset})
+	}
 }
 
 type handler struct {
@@ -135,19 +154,19 @@ func consume(ctx context.Context, s work.Spec) {
 	if s.Committed {
 		c.Consumer.IsolationLevel = sarama.ReadCommitted
 	}
-	group, err := sarama.NewConsumerGroup([]string{s.Broker}, s.Group, c)
+	group, err := sarama.NewConsumerGroup(s.Brokers(), s.Group, c)
 	work.Check(err)
 	defer group.Close()
 	ctx, enough := context.WithCancel(ctx)
 	defer enough()
 	h := &handler{left: s.Count, enough: enough}
 	for ctx.Err() == nil {
-		work.Check(group.Consume(ctx, []string{s.Topic}, h))
+		s.Survive(group.Consume(ctx, []string{s.Topic}, h))
 	}
 }
 
 func administer(_ context.Context, s work.Spec) {
-	brokers := []string{s.Broker}
+	brokers := s.Brokers()
 	c, err := sarama.NewClient(brokers, config(s))
 	work.Check(err)
 	admin, err := sarama.NewClusterAdminFromClient(c)
@@ -196,5 +215,5 @@ func administer(_ context.Context, s work.Spec) {
 }
 
 func main() {
-	work.Run(map[string]work.Task{"produce": produce, "consume": consume, "administer": administer})
+	work.Run(map[string]work.Task{"produce": produce, "stream": stream, "consume": consume, "administer": administer})
 }

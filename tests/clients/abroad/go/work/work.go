@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // Message is one message, as it is sent and as it came. A value or key that is absent is null.
@@ -38,6 +39,13 @@ type Spec struct {
 	Committed     bool      `json:"committed"`
 	NewProtocol   bool      `json:"new_protocol"`
 	Version       string    `json:"version"`
+	Partitions    int       `json:"partitions"`
+	Patient       bool      `json:"patient"`
+}
+
+// Brokers are where the client begins.
+func (s Spec) Brokers() []string {
+	return strings.Split(s.Broker, ",")
 }
 
 // Asked reads the argument.
@@ -80,6 +88,16 @@ func Check(err error) {
 		Say(map[string]any{"error": err.Error()})
 		os.Exit(1)
 	}
+}
+
+// Survive ends the program as Check does, unless it is to be patient: then the error is logged, and it goes on.
+func (s Spec) Survive(err error) {
+	if err != nil && s.Patient {
+		fmt.Fprintln(os.Stderr, err)
+		time.Sleep(100 * time.Millisecond)
+		return
+	}
+	Check(err)
 }
 
 // Bytes of a string that may be absent.
