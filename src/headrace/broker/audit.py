@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import structlog
 
+from headrace.broker.delayed_flush import DelayedFlush
 from headrace.broker.durable import durable
 from headrace.broker.internal import AUDIT
 from headrace.broker.security.rights import Operation, Resource
@@ -79,8 +80,7 @@ class Audit:
         # Those that are being written: they take memory, too.
         self._writing = 0
         self._turn = asyncio.Lock()
-        self._timer: asyncio.TimerHandle | None = None
-        self._flushing: asyncio.Task[None] | None = None
+        self._flush_later = DelayedFlush(FLUSH_SECONDS, self.flush, lambda: bool(self._waiting))
 
     async def start(self) -> None:
         """Write to the topic from now on."""
@@ -88,12 +88,7 @@ class Audit:
 
     async def stop(self) -> None:
         """Write what waits."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._flushing is not None:
-            await self._flushing
-        await self.flush()
+        await self._flush_later.stop()
 
     def record(
         self,
@@ -126,8 +121,7 @@ class Audit:
             self.dropped += 1
             return
         self._waiting[entry] = self._runtime.clock.now_ms(), 1
-        if self._timer is None and self._flushing is None:
-            self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._due)
+        self._flush_later.request()
 
     # --- what parts of the broker say ---------------------------------------------------------------------------------
 
@@ -194,15 +188,3 @@ class Audit:
             self.dropped += len(step)
             return
         self.written += len(step)
-
-    def _due(self) -> None:
-        self._timer = None
-        self._flushing = asyncio.get_running_loop().create_task(self._flush_in_time())
-
-    async def _flush_in_time(self) -> None:
-        try:
-            await self.flush()
-        finally:
-            self._flushing = None
-            if self._waiting:
-                self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._due)

@@ -25,6 +25,7 @@ from weakref import WeakKeyDictionary
 
 import structlog
 
+from headrace.broker.delayed_flush import DelayedFlush
 from headrace.broker.queues.delivery import Claimed
 from headrace.broker.queues.watching import Attempt, kept_of_claimed, kept_of_ids
 from headrace.broker.settings import BrokerSettings
@@ -91,7 +92,6 @@ class Deliveries:
         """Messages whose event found no room, or could not be written."""
         self._runtime = runtime
         self._topics = topics
-        self._flush_seconds = config.deliveries_flush_ms / 1000
         self._runs_max = config.deliveries_runs_max
         self._waiting: dict[Event, list[Run]] = {}
         # By queue and lane, the offsets of watched messages that were delivered once and are not settled; of queues
@@ -99,17 +99,11 @@ class Deliveries:
         self._watched: WeakKeyDictionary[Queue, dict[int, set[int]]] = WeakKeyDictionary()
         # Runs that wait or are being written: both take memory.
         self._runs = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._flushing: asyncio.Task[None] | None = None
+        self._flush_later = DelayedFlush(config.deliveries_flush_ms / 1000, self.flush, lambda: bool(self._waiting))
 
     async def stop(self) -> None:
         """Write what waits."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._flushing is not None:
-            await self._flushing
-        await self.flush()
+        await self._flush_later.stop()
 
     def note(
         self,
@@ -203,8 +197,7 @@ class Deliveries:
         else:
             waiting.extend(runs)
         self._runs += len(runs)
-        if self._timer is None and self._flushing is None:
-            self._timer = asyncio.get_running_loop().call_later(self._flush_seconds, self._due)
+        self._flush_later.request()
 
     async def flush(self) -> None:
         """Write what waits now. What cannot be written is dropped and counted."""
@@ -232,18 +225,6 @@ class Deliveries:
                     await asyncio.sleep(0)
         if step:
             self._write(partition, step, size)
-
-    def _due(self) -> None:
-        self._timer = None
-        self._flushing = asyncio.get_running_loop().create_task(self._flush_in_time())
-
-    async def _flush_in_time(self) -> None:
-        try:
-            await self.flush()
-        finally:
-            self._flushing = None
-            if self._waiting:
-                self._timer = asyncio.get_running_loop().call_later(self._flush_seconds, self._due)
 
     async def _partition(self) -> Partition:
         topic = await self._topics.open(TOPIC, 1, TOPIC_CONFIG, internal=True)
