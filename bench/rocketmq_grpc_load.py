@@ -6,10 +6,6 @@ it measures, so its rates say little; the server's CPU time per message is what 
 
 from __future__ import annotations
 
-import json
-import resource
-import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,6 +13,7 @@ from typing import Any
 from google.protobuf.duration_pb2 import Duration
 from tests.doors.rocketmq.grpc.client import RawGrpc, message
 
+from bench.generator import generate
 from headrace.doors.rocketmq.grpc.protocol import Code, definition
 
 GROUP = "bench"
@@ -30,16 +27,16 @@ def check(status: Any) -> None:
         raise RuntimeError(f"refused: {status}")
 
 
-def connect(address: str) -> RawGrpc:
-    client = RawGrpc(address)
+def connect(spec: dict[str, Any]) -> RawGrpc:
+    client = RawGrpc(f"127.0.0.1:{spec['grpc_port']}")
     client.metadata += CLIENT
     return client
 
 
-def send(address: str, spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def send(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """`connections` clients that send until `messages` are there."""
     topic, body, count = spec["topics"][0], b"x" * spec["size"], spec["messages"] // spec["connections"]
-    clients = [connect(address) for _ in range(spec["connections"])]
+    clients = [connect(spec) for _ in range(spec["connections"])]
     streams = [client.be_producer(topic) for client in clients]
     check(clients[0].send(topic, body).status)
 
@@ -53,11 +50,11 @@ def send(address: str, spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield {"messages": count * len(clients), "streams": len(streams)}
 
 
-def receive(address: str, spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def receive(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """One client that receives and acknowledges until it had `messages`."""
     topic = definition.Resource(name=spec["topics"][0])
     group = definition.Resource(name=GROUP)
-    client = connect(address)
+    client = connect(spec)
     stream = client.be_consumer(GROUP, topic.name)
     asked = {
         "group": group,
@@ -84,18 +81,5 @@ def receive(address: str, spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield {"messages": taken - before, "stream": stream is not None}
 
 
-def main() -> None:
-    spec = json.loads(sys.stdin.readline())
-    run = {"grpc send": send, "grpc receive": receive}[spec["kind"]](f"127.0.0.1:{spec['grpc_port']}", spec)
-    next(run)
-    print("ready", flush=True)
-    sys.stdin.readline()
-    begin, cpu = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF)
-    result = next(run)
-    after = resource.getrusage(resource.RUSAGE_SELF)
-    used = after.ru_utime + after.ru_stime - cpu.ru_utime - cpu.ru_stime
-    print(json.dumps({**result, "seconds": time.monotonic() - begin, "generator_cpu": used}), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    generate({"grpc send": send, "grpc receive": receive})

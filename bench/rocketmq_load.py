@@ -7,13 +7,10 @@ answered.
 
 from __future__ import annotations
 
-import json
 import re
-import resource
 import selectors
 import socket
 import struct
-import sys
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -21,6 +18,7 @@ from typing import Any
 
 from tests.doors.rocketmq.formats import decode_all, encode_batch
 
+from bench.generator import generate
 from headrace.doors.rocketmq import frames
 from headrace.doors.rocketmq.codes import Code, Request
 from headrace.doors.rocketmq.frames import Command
@@ -52,8 +50,8 @@ def pull_frame(topic: str, offset: int, wait_ms: int = 0, queue: int = 0) -> byt
 class Connection:
     """A connection that has one request at a time."""
 
-    def __init__(self, address: tuple[str, int]) -> None:
-        self.socket = socket.create_connection(address, timeout=60)
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.socket = socket.create_connection((spec["host"], spec["port"]), timeout=60)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._got = bytearray()
 
@@ -81,9 +79,9 @@ def check(answer: bytes) -> None:
         raise RuntimeError(f"a send was refused: {frames.decode(answer)}")
 
 
-def send(address: tuple[str, int], spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def send(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """`connections` that send until `messages` are there, to `topics` in turn."""
-    connections = [Connection(address) for _ in range(spec["connections"])]
+    connections = [Connection(spec) for _ in range(spec["connections"])]
     batch, body = spec.get("batch", 0), b"x" * spec["size"]
     made = [send_frame(topic, body, 0, batch) for topic in spec["topics"]]
     for frame in made[: spec.get("warm", 0)]:
@@ -108,9 +106,9 @@ def send(address: tuple[str, int], spec: dict[str, Any]) -> Iterator[dict[str, A
     yield {"messages": spec["messages"]}
 
 
-def pull(address: tuple[str, int], spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def pull(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Read a queue from its beginning, one pull behind the other."""
-    connection = Connection(address)
+    connection = Connection(spec)
     yield {}
     offset = 0
     while offset < spec["messages"]:
@@ -121,9 +119,9 @@ def pull(address: tuple[str, int], spec: dict[str, Any]) -> Iterator[dict[str, A
     yield {"messages": offset}
 
 
-def latency(address: tuple[str, int], spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def latency(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Send at a rate, and read by long polling, as a push consumer does: from the send to the message's arrival."""
-    producer, consumer = Connection(address), Connection(address)
+    producer, consumer = Connection(spec), Connection(spec)
     topic, size, rate = spec["topics"][0], spec["size"], spec["rate"]
     check(producer.ask(send_frame(topic, b"0" * size)))
     offset = int(frames.decode(consumer.ask(pull_frame(topic, 0))).fields["nextBeginOffset"])
@@ -166,18 +164,5 @@ def latency(address: tuple[str, int], spec: dict[str, Any]) -> Iterator[dict[str
     }
 
 
-def main() -> None:
-    spec = json.loads(sys.stdin.readline())
-    run = {"send": send, "pull": pull, "latency": latency}[spec["kind"]]((spec["host"], spec["port"]), spec)
-    next(run)
-    print("ready", flush=True)
-    sys.stdin.readline()
-    begin, cpu = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF)
-    result = next(run)
-    after = resource.getrusage(resource.RUSAGE_SELF)
-    used = after.ru_utime + after.ru_stime - cpu.ru_utime - cpu.ru_stime
-    print(json.dumps({**result, "seconds": time.monotonic() - begin, "generator_cpu": used}), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    generate({"send": send, "pull": pull, "latency": latency})
