@@ -28,23 +28,20 @@ const publish = () => {
   const writer = new nsq.Writer(host, Number(port), settings())
   writer.on('error', fail)
   writer.on('ready', () => {
-    let left = spec.bodies.length
     const done = (error) => {
       if (error) fail(error)
-      left -= 1
-      if (left > 0) return
       say({ published: spec.bodies.length })
       process.exit(0)
     }
-    if (spec.how === 'batch') {
-      left = 1
-      writer.publish(spec.topic, spec.bodies, done)
-    } else {
-      for (const body of spec.bodies) {
-        if (spec.how === 'defer') writer.deferPublish(spec.topic, [body], spec.defer_ms, done)
-        else writer.publish(spec.topic, body, done)
-      }
+    // Each waits for the answer to the one before, as with the other clients.
+    const next = (index) => (error) => {
+      if (error || index === spec.bodies.length) return done(error)
+      const body = spec.bodies[index]
+      if (spec.how === 'defer') writer.deferPublish(spec.topic, [body], spec.defer_ms, next(index + 1))
+      else writer.publish(spec.topic, body, next(index + 1))
     }
+    if (spec.how === 'batch') writer.publish(spec.topic, spec.bodies, done)
+    else next(0)()
   })
   writer.connect()
 }
