@@ -10,8 +10,9 @@ import pytest
 import headrace
 from headrace.addresses import format_address, parse_address, parse_addresses
 from headrace.broker.settings import BrokerSettings
-from headrace.config import Config, resolve, settings_table
+from headrace.config import Config, resolve, sections, settings_table
 from headrace.errors import ConfigError
+from headrace.settings import Settings
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -38,12 +39,12 @@ def test_text_becomes_the_type_of_the_field():
     ("flags", "environment", "file", "words"),
     [
         ({"node_id": "one"}, {}, {}, "--node-id: 'one' is not a whole number"),
-        ({"node_id": "-1"}, {}, {}, "--node-id: -1 does not make sense; it must be at least 0"),
+        ({"node_id": "-1"}, {}, {}, "--node-id: -1 is out of range. It must be at least 0."),
         ({"node_id": str(1 << 31)}, {}, {}, "at most 2147483647"),
-        ({"durability": "maybe"}, {}, {}, "--durability: 'maybe' is none of sync, async, memory"),
+        ({"durability": "maybe"}, {}, {}, "--durability: 'maybe' is not one of sync, async, memory"),
         ({"auto_create_topics": "perhaps"}, {}, {}, "--auto-create-topics: 'perhaps' is neither true nor false"),
         ({}, {"HEADRACE_KAFKA": "localhost"}, {}, "HEADRACE_KAFKA: 'localhost' is not HOST:PORT"),
-        ({}, {"HEADRACE_KAFKA_ADVERTISED": "off"}, {}, "HEADRACE_KAFKA_ADVERTISED: `off` is no address"),
+        ({}, {"HEADRACE_KAFKA_ADVERTISED": "off"}, {}, "HEADRACE_KAFKA_ADVERTISED: `off` is not an address"),
         ({}, {}, {"node_id": "1.5"}, "f.toml: node_id: '1.5' is not a whole number"),
         ({}, {}, {"node_id": 1.5}, "f.toml: node_id: 1.5 is not a whole number"),
         ({}, {}, {"node_id": True}, "f.toml: node_id: True is not a whole number"),
@@ -130,6 +131,14 @@ def test_what_is_no_address(text):
 def test_an_address_is_written_as_it_is_read():
     for host, port in (("::1", 1), ("localhost", 2)):
         assert parse_address(format_address(host, port)) == (host, port)
+
+
+def test_every_setting_is_in_a_section_of_its_own_part():
+    found = sections()
+    assert [each.name for part in found.values() for each in part] == [each.name for each in fields(Config)]
+    assert Settings.TITLE not in found
+    assert "kafka_listeners" in [each.name for each in found["Kafka"]]
+    assert "log_level" in [each.name for each in found["Logging and console"]]
 
 
 def test_the_documented_table_is_up_to_date():

@@ -9,7 +9,7 @@ the source at fault. Topics have settings of their own (`headrace.broker.topic_c
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from dataclasses import Field, fields
 from typing import Any
 
 from headrace.addresses import host_names, parse_address
@@ -23,7 +23,7 @@ from headrace.doors.rocketmq.settings import RocketMqSettings
 from headrace.doors.settings import SharedSettings
 from headrace.errors import ConfigError
 from headrace.redaction import HIDDEN
-from headrace.settings import HOST_PORT, check, convert, setting
+from headrace.settings import HOST_PORT, Settings, check, convert, setting
 from headrace.targets import local_path
 
 ENVIRONMENT_PREFIX = "HEADRACE_"
@@ -42,6 +42,8 @@ class Config(
 ):
     """All settings of one broker. Fields of the last base come first: that is the order in `--help` and in the docs."""
 
+    TITLE = "Logging and console"
+
     log_level: str = setting("info", "debug, info, warning or error.", choices=("debug", "info", "warning", "error"))
     console: str = setting(
         "off",
@@ -59,7 +61,7 @@ class Config(
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.nsq_tls_required and not self.tls_cert:
-            raise ConfigError("nsq_tls_required needs tls_cert and tls_key: without them no client could come in")
+            raise ConfigError("nsq_tls_required needs tls_cert and tls_key: without them no client could connect")
         if self.http_tls and not self.tls_cert:
             raise ConfigError("http_tls needs tls_cert and tls_key: there is no certificate to show to clients")
 
@@ -147,10 +149,23 @@ def command_line(config: Config) -> list[str]:
     return ["headrace", "serve", *flags]
 
 
+def sections(settings: type[Config] = Config) -> dict[str, list[Field[Any]]]:
+    """The fields, in their order, by the title of the part that each is of."""
+    parts = [each for each in reversed(settings.__mro__) if issubclass(each, Settings)]
+    owners = {name: part.TITLE for part in parts for name in part.__annotations__}
+    found: dict[str, list[Field[Any]]] = {}
+    for each in fields(settings):
+        found.setdefault(owners[each.name], []).append(each)
+    return found
+
+
 def settings_table() -> str:
-    """All settings as a Markdown table, for `docs/configuration.md`."""
-    rows = ["| setting | default | what it means |", "| --- | --- | --- |"]
-    for each in fields(Config):
-        default = str(each.default).lower() if isinstance(each.default, bool) else str(each.default)
-        rows.append(f"| `{each.name}` | {f'`{default}`' if default else ''} | {each.metadata['help']} |")
-    return "\n".join(rows) + "\n"
+    """All settings as Markdown tables, for `docs/configuration.md`."""
+    tables = []
+    for title, known in sections().items():
+        rows = [f"### {title}", "", "| setting | default | what it means |", "| --- | --- | --- |"]
+        for each in known:
+            default = str(each.default).lower() if isinstance(each.default, bool) else str(each.default)
+            rows.append(f"| `{each.name}` | {f'`{default}`' if default else ''} | {each.metadata['help']} |")
+        tables.append("\n".join(rows) + "\n")
+    return "\n".join(tables)

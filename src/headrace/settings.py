@@ -71,6 +71,8 @@ class Settings:
     """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    TITLE: ClassVar[str] = "Other settings"
+    """Over its own settings, where settings are listed."""
 
     def __init_subclass__(cls) -> None:
         dataclass(init=False, repr=False, eq=False)(cls)
@@ -133,9 +135,9 @@ def check(known: Field[Any], value: Any, source: str) -> Any:
     limits = known.metadata
     if wanted is int and not limits["least"] <= value <= limits["most"]:
         bound = f"at least {limits['least']}" if value < limits["least"] else f"at most {limits['most']}"
-        raise ConfigError(f"{source}: {value} does not make sense; it must be {bound}")
+        raise ConfigError(f"{source}: {value} is out of range. It must be {bound}.")
     if limits["choices"] and value not in limits["choices"]:
-        raise ConfigError(f"{source}: {value!r} is none of {', '.join(limits['choices'])}")
+        raise ConfigError(f"{source}: {value!r} is not one of {', '.join(limits['choices'])}")
     if limits["parse"] is not None:
         try:
             limits["parse"](value)

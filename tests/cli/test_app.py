@@ -88,6 +88,11 @@ def test_help_lists_the_commands():
     done = run("--help")
     assert done.returncode == 0
     assert all(f"\n  {command} " in done.stdout for command in [*COMMANDS, "serve", "version"])
+    before, _, after = done.stdout.partition("\nTopics and messages:\n")
+    assert "\n  serve " in before
+    assert "\n  topic " not in before
+    assert after.startswith("  topic ")
+    assert "\n  overview " not in after
 
 
 @pytest.mark.parametrize("arguments", [("nonsense",), ("topic", "create"), ("consume", "t", "--format", "xml")])

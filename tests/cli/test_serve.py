@@ -134,12 +134,12 @@ def test_an_address_in_use_is_said(tmp_path: Path, door: str):
     ("arguments", "words"),
     [
         (("--kafka", "nonsense"), "--kafka: 'nonsense' is not HOST:PORT"),
-        (("--num-partitions", "0"), "--num-partitions: 0 does not make sense"),
-        (("--durability", "maybe"), "--durability: 'maybe' is none of"),
+        (("--num-partitions", "0"), "--num-partitions: 0 is out of range"),
+        (("--durability", "maybe"), "--durability: 'maybe' is not one of"),
         (("--config", "/nowhere/headrace.toml"), "/nowhere/headrace.toml cannot be read: No such file"),
         (("--tls-cert", "/nowhere/c.pem", "--tls-key", "/nowhere/k.pem"), "/nowhere/c.pem"),
         (("--data", "/proc/nowhere"), "the data directory /proc/nowhere cannot be made"),
-        (("--data", "/etc/passwd"), "the data directory /etc/passwd is no directory"),
+        (("--data", "/etc/passwd"), "the data directory /etc/passwd is not a directory"),
     ],
 )
 def test_a_value_that_makes_no_sense_is_named(tmp_path: Path, arguments: tuple[str, ...], words: str):
@@ -179,6 +179,8 @@ def test_help_lists_every_setting():
     done = subprocess.run(command("--help"), capture_output=True, text=True, timeout=SECONDS, check=True)
     assert "--kafka HOST:PORT" in done.stdout
     assert "--durability sync|async|memory" in done.stdout
+    kafka, http = done.stdout.index("\nKafka:\n"), done.stdout.index("\nHTTP:\n")
+    assert kafka < done.stdout.index("\n  --kafka HOST:PORT") < http < done.stdout.index("\n  --http HOST:PORT")
 
 
 def test_nobody_reads_its_log_and_it_works_and_stops_cleanly(tmp_path: Path):

@@ -9,6 +9,8 @@ from headrace.settings import Settings, setting
 class QuotaSettings(Settings):
     """What clients without a quota of their own may do, and how quotas are kept."""
 
+    TITLE = "Quotas"
+
     quota_produce_bytes: int = setting(0, "Bytes a second that one client id may produce; 0: no limit.")
     quota_fetch_bytes: int = setting(0, "Bytes a second that one client id may fetch; 0: no limit.")
     quota_user_connections: int = setting(0, "Connections that one user may have at once; 0: no limit.")

@@ -16,6 +16,8 @@ JWT_ALGORITHMS = (
 class CertificateSettings(Settings):
     """As whom a client certificate shows its bearer."""
 
+    TITLE = "Users by client certificates"
+
     certificate_user: str = setting(
         "subject",
         "Which name of a client certificate is the user: its subject, as certificate_rules maps it, or its one DNS "
@@ -40,6 +42,8 @@ class CertificateSettings(Settings):
 
 class JwtSettings(Settings):
     """Signed tokens of an identity provider."""
+
+    TITLE = "Signed tokens (JWT)"
 
     jwt_keys: str = setting(
         "", "The public keys that verify signed tokens (JWT): a JWKS, as a file or an https URL.", metavar="FILE_OR_URL"
@@ -74,7 +78,7 @@ class JwtSettings(Settings):
         if not self.jwt_keys:
             return
         if not self.jwt_issuer or not self.jwt_audience:
-            raise ConfigError("jwt_keys takes jwt_issuer and jwt_audience, too: a token for others must not count here")
+            raise ConfigError("jwt_keys needs jwt_issuer and jwt_audience: tokens for other services must be refused")
         scheme, _, rest = self.jwt_keys.partition("://")
         host = rest.partition("/")[0].rpartition(":")[0] or rest.partition("/")[0]
         if rest and scheme != "https" and not (scheme == "http" and host in ("127.0.0.1", "[::1]", "localhost")):
@@ -83,6 +87,8 @@ class JwtSettings(Settings):
 
 class SecuritySettings(JwtSettings, CertificateSettings):
     """Who may do what."""
+
+    TITLE = "Users and rights"
 
     authorization: str = setting(
         "off",

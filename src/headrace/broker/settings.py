@@ -12,6 +12,8 @@ from headrace.settings import Settings, setting
 class NodeSettings(Settings):
     """What makes a broker the one it is."""
 
+    TITLE = "Node"
+
     data: str = setting("./data", "The data directory; made if it is missing.", metavar="DIR")
     node_id: int = setting(0, "This broker's number, as Kafka clients see it.", most=(1 << 31) - 1)
     durability: str = setting(
@@ -24,6 +26,8 @@ class NodeSettings(Settings):
 class TopicLimits(Settings):
     """How topics come to be, and how many partitions they may have."""
 
+    TITLE = "Topics"
+
     auto_create_topics: bool = setting(True, "Make a topic when a client first names it.")
     num_partitions: int = setting(1, "Partitions of a topic created without a number.", least=1)
     partitions_max: int = setting(10_000, "The most partitions of one topic.", least=1)
@@ -35,6 +39,8 @@ class TopicLimits(Settings):
 
 class BrokerSettings(LogSettings, QuotaSettings, SecuritySettings, TopicLimits, NodeSettings):
     """What a broker is given."""
+
+    TITLE = "Deduplication, groups, transactions, queues, half messages"
 
     # Deduplication.
     deduplication_window_ms: int = setting(
@@ -168,15 +174,18 @@ class BrokerSettings(LogSettings, QuotaSettings, SecuritySettings, TopicLimits, 
         super().__post_init__()
         if self.half_timeout_ms > self.half_timeout_max_ms:
             raise ConfigError(
-                f"half_timeout_ms ({self.half_timeout_ms}) is above half_timeout_max_ms ({self.half_timeout_max_ms})"
+                f"half_timeout_ms ({self.half_timeout_ms}) is above half_timeout_max_ms ({self.half_timeout_max_ms}). "
+                "Lower the former, or raise the latter."
             )
         if self.group_consumer_heartbeat_interval_ms >= self.group_consumer_session_timeout_ms:
             raise ConfigError(
                 f"group_consumer_heartbeat_interval_ms ({self.group_consumer_heartbeat_interval_ms}) is not below "
-                f"group_consumer_session_timeout_ms ({self.group_consumer_session_timeout_ms})"
+                f"group_consumer_session_timeout_ms ({self.group_consumer_session_timeout_ms}). "
+                "Lower the former, or raise the latter."
             )
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
             raise ConfigError(
                 f"group_min_session_timeout_ms ({self.group_min_session_timeout_ms}) is above "
-                f"group_max_session_timeout_ms ({self.group_max_session_timeout_ms})"
+                f"group_max_session_timeout_ms ({self.group_max_session_timeout_ms}). "
+                "Lower the former, or raise the latter."
             )

@@ -18,58 +18,86 @@ from typing import Annotated, Any
 
 import typer
 import typer.main
+from typer.core import TyperGroup
 
 from headrace import __version__
 from headrace.errors import HeadraceError
 
-# Where each command is, in the order of the help: MODULE:FUNCTION, or MODULE:GROUP for a group of commands.
-COMMANDS = {
-    "overview": "figures:overview",
-    "figures": "figures:figures",
-    "topic": "topics:app",
-    "produce": "produce:produce",
-    "consume": "consume:consume",
-    "group": "groups:app",
-    "transaction": "transactions:app",
-    "queue": "queues:app",
-    "redrive": "redrive:redrive",
-    "dead": "dead_letters:app",
-    "search": "search:search",
-    "timer": "timers:app",
-    "alert": "alerts:app",
-    "register": "registrations:app",
-    "client": "clients:app",
-    "half": "half:app",
-    "user": "users:app",
-    "token": "tokens:app",
-    "acl": "acls:app",
-    "role": "acls:roles",
-    "audit": "audit:audit",
-    "quota": "quotas:app",
-    "cluster": "cluster:app",
-    "outbox": "outbox:app",
-    "subscribe": "subscribe:subscribe",
-    "scenario": "scenarios:app",
-    "app": "apps:app",
-    "new": "new:app",
-    "asyncapi": "asyncapi:asyncapi",
-    "trace": "trace:trace",
-    "log": "log:app",
-    "pipeline": "pipeline:app",
-    "console": "console:console",
-    "monitoring": "monitoring:app",
-    "demo": "demo:command",
+# Where each command is, in the sections of the help: MODULE:FUNCTION, or MODULE:GROUP for a group of commands.
+SECTIONS = {
+    "Run a broker": {
+        "console": "console:console",
+        "demo": "demo:command",
+        "log": "log:app",
+        "cluster": "cluster:app",
+        "monitoring": "monitoring:app",
+    },
+    "Observe": {
+        "overview": "figures:overview",
+        "figures": "figures:figures",
+        "search": "search:search",
+        "trace": "trace:trace",
+        "audit": "audit:audit",
+        "client": "clients:app",
+        "alert": "alerts:app",
+    },
+    "Topics and messages": {
+        "topic": "topics:app",
+        "produce": "produce:produce",
+        "consume": "consume:consume",
+        "group": "groups:app",
+        "queue": "queues:app",
+        "dead": "dead_letters:app",
+        "redrive": "redrive:redrive",
+        "timer": "timers:app",
+        "transaction": "transactions:app",
+        "half": "half:app",
+    },
+    "Users and limits": {
+        "user": "users:app",
+        "token": "tokens:app",
+        "acl": "acls:app",
+        "role": "acls:roles",
+        "quota": "quotas:app",
+        "register": "registrations:app",
+    },
+    "Applications": {
+        "new": "new:app",
+        "app": "apps:app",
+        "scenario": "scenarios:app",
+        "asyncapi": "asyncapi:asyncapi",
+        "outbox": "outbox:app",
+        "subscribe": "subscribe:subscribe",
+        "pipeline": "pipeline:app",
+    },
 }
+COMMANDS = {name: place for section in SECTIONS.values() for name, place in section.items()}
 
 
 HELP = ["-h", "--help"]
 TRACEBACK = "HEADRACE_TRACEBACK"
 
 
+class Program(TyperGroup):
+    """The program: its help lists commands by section."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the sections, all with their second column at the same place."""
+        first = max(map(len, self.commands), default=0)
+        for title, names in {**SECTIONS, "Run a broker": ("serve", *SECTIONS["Run a broker"], "version")}.items():
+            rows = [
+                (name.ljust(first), self.commands[name].short_help or "") for name in names if name in self.commands
+            ]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
 def tree(names: Iterable[str] = COMMANDS) -> typer.Typer:
     """The program with these of its commands."""
     app = typer.Typer(
         name="headrace",
+        cls=Program,
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,

@@ -15,13 +15,13 @@ import resource
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field, fields
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli import INTERRUPTED
-from headrace.config import Config, flag_name, meant, resolve
+from headrace.config import Config, flag_name, meant, resolve, sections
 from headrace.errors import ConfigError, HeadraceError
 
 if TYPE_CHECKING:
@@ -49,21 +49,27 @@ def parser(settings: type[Config] = Config) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     made.add_argument("--config", metavar="FILE", help="a TOML file with the same settings, named as here with _ for -")
-    for known in fields(settings):
-        assert known.default is not MISSING
-        default = str(known.default).lower() if isinstance(known.default, bool) else known.default
-        # Such a flag alone means true.
-        switch: dict[str, Any] = {"nargs": "?", "const": "true"} if known.type == "bool" else {}
-        suffix = f" (default: {default})" if default != "" else ""
-        made.add_argument(
-            flag_name(known.name),
-            # Nothing is converted here: `resolve` does it for all sources alike.
-            default=argparse.SUPPRESS,
-            **switch,
-            metavar=_metavar(str(known.type), known.metadata),
-            help=(known.metadata["help"] + suffix).replace("%", "%%"),
-        )
+    for title, part in sections(settings).items():
+        group = made.add_argument_group(title)
+        for known in part:
+            _add_flag(group, known)
     return made
+
+
+def _add_flag(group: argparse._ArgumentGroup, known: Field[Any]) -> None:
+    assert known.default is not MISSING
+    default = str(known.default).lower() if isinstance(known.default, bool) else known.default
+    # Such a flag alone means true.
+    switch: dict[str, Any] = {"nargs": "?", "const": "true"} if known.type == "bool" else {}
+    suffix = f" (default: {default})" if default != "" else ""
+    group.add_argument(
+        flag_name(known.name),
+        # Nothing is converted here: `resolve` does it for all sources alike.
+        default=argparse.SUPPRESS,
+        **switch,
+        metavar=_metavar(str(known.type), known.metadata),
+        help=(known.metadata["help"] + suffix).replace("%", "%%"),
+    )
 
 
 def _metavar(kind: str, limits: Mapping[str, Any]) -> str:

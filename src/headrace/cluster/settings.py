@@ -33,6 +33,8 @@ def _check_peer(text: str) -> None:
 class ClusterSettings(Settings):
     """Which group a node belongs to, and how others reach it."""
 
+    TITLE = "Cluster"
+
     cluster: str = setting(
         "",
         "etcd://HOST:PORT,HOST:PORT/NAME: the members of etcd, and the cluster that this node belongs to (`etcds://`: "

@@ -24,4 +24,6 @@ def _only_off(what: str) -> Callable[[str], None]:
 class AbsentSettings(Settings):
     """What is accepted and opens nothing."""
 
+    TITLE = "Doors that this version does not have"
+
     amqp: str = setting("off", "`off`: this version has no AMQP door.", parse=_only_off("AMQP door"), metavar=HOST_PORT)

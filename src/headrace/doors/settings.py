@@ -9,6 +9,8 @@ from headrace.settings import Settings, setting
 class SharedSettings(Settings):
     """What every door is given beside its own."""
 
+    TITLE = "All doors: TLS, authentication, limits"
+
     tls_cert: str = setting(
         "",
         "A PEM file with the certificate chain: the Kafka and RocketMQ doors then speak TLS only, the NSQ door to "

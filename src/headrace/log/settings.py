@@ -8,6 +8,8 @@ from headrace.settings import Settings, setting
 class LogSettings(Settings):
     """What a log is given."""
 
+    TITLE = "Log"
+
     journal_bytes: int = setting(33_554_432, "Size of one journal file.", least=4096)
     tail_bytes: int = setting(
         67_108_864,

@@ -115,4 +115,4 @@ _PLAIN = Tuning()
 
 def _check_known(name: str) -> None:
     if name not in MEANINGS:
-        raise BadSetting(f"there is no setting {name!r}; there are {', '.join(MEANINGS)}")
+        raise BadSetting(f"there is no setting {name!r}. Use one of {', '.join(MEANINGS)}")

@@ -11,6 +11,8 @@ from headrace.settings import Settings, setting
 class HttpSettings(Settings):
     """What the HTTP door is given."""
 
+    TITLE = "HTTP"
+
     http: str = setting(
         "127.0.0.1:9080", "HOST:PORT of the HTTP door (management, metrics, health), or `off`.", address=True
     )

@@ -82,7 +82,7 @@ def parse_mechanisms(text: str, separator: str = ",") -> tuple[str, ...]:
     names = tuple(dict.fromkeys(filter(None, (part.strip().upper() for part in text.split(separator)))))
     for name in names:
         if name not in MECHANISMS:
-            raise ConfigError(f"{name!r} is no SASL mechanism here: there are {', '.join(MECHANISMS)}")
+            raise ConfigError(f"{name!r} is not a supported SASL mechanism. Use one of {', '.join(MECHANISMS)}.")
     return names
 
 
@@ -102,7 +102,7 @@ def parse_listeners(text: str) -> list[Listener]:
     names = [each.name for each in found]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"the listener {name} stands more than once")
+            raise ConfigError(f"the listener {name} occurs more than once")
     return found
 
 
@@ -114,14 +114,14 @@ def _parse(text: str) -> Listener:
         )
     name, kind, address, rest = matched.groups()
     if kind not in Protocol.__members__:
-        raise ConfigError(f"{text!r}: {kind!r} is no protocol: there are {', '.join(Protocol)}")
+        raise ConfigError(f"{text!r}: {kind!r} is not a listener's protocol. Use one of {', '.join(Protocol)}.")
     protocol = Protocol(kind)
     check_address(address)
     options: dict[str, str] = {}
     for option in filter(None, (rest or "").split("&")):
         key, _, value = option.partition("=")
         if key not in ("mechanisms", "advertised") or key in options:
-            raise ConfigError(f"{text!r}: {option!r} is no option: there are mechanisms and advertised, each once")
+            raise ConfigError(f"{text!r}: {option!r} is not an option. Use mechanisms and advertised, each once.")
         options[key] = value
     advertised = options.get("advertised", "")
     if advertised:
@@ -139,12 +139,14 @@ def check_advertised(text: str) -> None:
 def check_address(text: str) -> None:
     """Raise ConfigError for what is no address to listen on, or to connect to."""
     if text == "off":
-        raise ConfigError("`off` is no address that clients could connect to; `--kafka off` closes the door")
+        raise ConfigError("`off` is not an address that clients can connect to. Use `--kafka off` to close the door.")
     parse_address(text)
 
 
 class KafkaSettings(Settings):
     """What the Kafka door is given."""
+
+    TITLE = "Kafka"
 
     kafka: str = setting(
         "127.0.0.1:9092", "HOST:PORT of the Kafka door; port 0 picks one, `off` closes the door.", address=True

@@ -12,6 +12,8 @@ from headrace.settings import HOST_PORT, Settings, setting
 class NsqSettings(Settings):
     """What the NSQ door is given."""
 
+    TITLE = "NSQ"
+
     nsq: str = setting("127.0.0.1:4150", "HOST:PORT of the NSQ door (TCP), or `off`.", address=True)
     nsq_http: str = setting("127.0.0.1:4151", "HOST:PORT of the NSQ door's HTTP side, or `off`.", address=True)
     nsq_https: str = setting(

@@ -12,7 +12,7 @@ from headrace.settings import HOST_PORT, Settings, setting
 
 def _check_advertised(text: str) -> None:
     if text == "off":
-        raise ConfigError("`off` is no address that clients could connect to; `--rocketmq off` closes the door")
+        raise ConfigError("`off` is not an address that clients can connect to. Use `--rocketmq off` to close it.")
     if text:
         parse_address(text)
 
@@ -26,7 +26,7 @@ def parse_levels(text: str) -> tuple[int, ...]:
     for each in text.split():
         number, unit = each[:-1], each[-1:]
         if not (number.isascii() and number.isdecimal() and len(number) < 10 and unit in _UNITS):
-            raise ConfigError(f"{each!r} is no delay: give a number and one of {', '.join(_UNITS)}, as in 10s")
+            raise ConfigError(f"{each!r} is not a delay: give a number and one of {', '.join(_UNITS)}, as in 10s")
         levels.append(int(number) * _UNITS[unit])
     if not levels:
         raise ConfigError("there must be one delay level at least")
@@ -41,6 +41,8 @@ GRPC_ADDRESS = "127.0.0.1:8081"
 
 class RocketMqSettings(Settings):
     """What the RocketMQ door is given."""
+
+    TITLE = "RocketMQ"
 
     rocketmq: str = setting("127.0.0.1:10911", "HOST:PORT of the RocketMQ door, or `off`.", address=True)
     rocketmq_namesrv: str = setting(
