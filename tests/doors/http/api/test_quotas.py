@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import asyncio
+from http.client import HTTPConnection
 from urllib.parse import quote
 
 import pytest
 from tests.doors.http.api.conftest import Served
 
 from headrace.broker.quotas.kinds import Kind
+from headrace.broker.security import Operation, Resource
+from headrace.broker.security.rights import Inside, Open
+from headrace.doors.http.api.routes import ENDPOINTS
 
 
 async def put(served: Served, entity: dict[str, str], **quotas: float | None):
@@ -80,15 +84,63 @@ async def test_who_publishes_too_much_is_refused(served: Served):
     assert served.broker.topics.existing("orders").partitions[0].end == 2
 
 
-async def test_who_reads_too_much_is_refused(served: Served):
+READING = [
+    "/v1/topics/orders/queues/q/peek",
+    "/v1/topics/orders/queues/q/messages",
+    "/v1/topics/orders/messages?limit=10",
+    "/v1/topics/orders/tail?cursor={cursor}&wait_ms=0",
+    "/v1/topics/orders/partitions/0/messages/100",
+    "/v1/topics/orders/partitions/0/messages/100/value",
+    "/v1/topics/orders/search?key=k",
+    "/v1/dead-letters/orders/messages",
+    "/v1/half/{half}",
+    "/v1/half/checks?group=g&wait_ms=0",
+]
+
+
+async def status_of(served: Served, path: str) -> int:
+    """Of an answer in whatever form."""
+
+    def ask() -> int:
+        connection = HTTPConnection(*served.server.addresses["http"].split(":"), timeout=30)  # type: ignore[arg-type]
+        connection.request("GET", path)
+        status = connection.getresponse().status
+        connection.close()
+        return status
+
+    return await asyncio.to_thread(ask)
+
+
+@pytest.mark.parametrize("path", READING)
+async def test_who_reads_too_much_is_refused(served: Served, path: str):
     topic = await served.topic("orders", 100)
     await served.broker.queues.ensure(topic, "q")
-    await put(served, {"user": "<default>"}, consumer_byte_rate=100)
-    peek = "/v1/topics/orders/queues/q/peek"
-    assert (await served.ask("GET", peek))[0] == 200
-    status, error = await served.ask("GET", peek)
+    await served.ask("POST", "/v1/topics/orders/messages", {"value": "x" * 1_000, "key": "k"})
+    _, half = await served.ask("POST", "/v1/half", {"topic": "orders", "value": "x" * 1_000, "group": "g"})
+    _, page = await served.ask("GET", "/v1/topics/orders/messages?limit=1")
+    path = path.format(half=half["id"], cursor=quote(page["tail"]))
+    await put(served, {"user": "<default>"}, consumer_byte_rate=1)
+    assert await status_of(served, path) == 200
+    # What was sent is not taken back: whoever asks again must wait for it.
+    status, error = await served.ask("GET", path)
     assert (status, error["error"]) == (429, "QuotaExceeded")
+    assert "consumer_byte_rate" in error["message"]
+    assert int(served.last_headers["Retry-After"]) >= 1
     assert (await served.ask("GET", "/v1/queues"))[0] == 200
+    await put(served, {"user": "<default>"}, consumer_byte_rate=None)
+    assert await status_of(served, path) == 200
+
+
+def test_whatever_shows_messages_counts_them():
+    """Who may read a topic may be sent its messages: a route with that right declares it, or stands here."""
+    counts_alone = {"/v1/dead-letters/{topic}", "/v1/audit"}
+    for each in ENDPOINTS:
+        rights = each.operation.rights
+        reads = not isinstance(rights, Inside | Open) and any(
+            right.operation is Operation.READ and right.resource is Resource.TOPIC for right in rights
+        )
+        if each.operation.method == "GET" and reads and each.operation.path not in counts_alone:
+            assert each.operation.reads_messages, each.operation.path
 
 
 async def test_who_takes_too_much_of_the_loop_is_refused(served: Served):

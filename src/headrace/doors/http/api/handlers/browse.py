@@ -91,6 +91,7 @@ ERRORS = (UnknownTopic, InvalidSearch, PartitionOffline)
         *FILTERS,
         *SHOWN,
     ),
+    reads_messages=True,
     answer=object_of(
         {
             "messages": array(MESSAGE),
@@ -150,6 +151,7 @@ async def browse_messages(broker: Broker, request: Request, names: Names) -> Ans
         *FILTERS,
         *SHOWN,
     ),
+    reads_messages=True,
     answer=object_of(
         {
             "messages": array(MESSAGE),
@@ -198,6 +200,7 @@ async def tail_messages(broker: Broker, request: Request, names: Names) -> Answe
     "Shows one message, whole.",
     rights=on_topic(Right.READ),
     query=SHOWN[1:],
+    reads_messages=True,
     answer=MESSAGE,
     errors=(UnknownTopic, PartitionOffline),
     command="topic message TOPIC PARTITION OFFSET",
@@ -219,6 +222,7 @@ async def show_message(broker: Broker, request: Request, names: Names) -> Answer
     ONE_PATH + "/value",
     "Gives the value of a message as it is. Where the topic masks fields it takes ALTER_CONFIGS, too.",
     rights=on_topic(Right.READ),
+    reads_messages=True,
     answer=text("The bytes."),
     answer_type="application/octet-stream",
     errors=(UnknownTopic, PartitionOffline),

@@ -180,6 +180,7 @@ async def count_dead_letters(broker: Broker, request: Request, names: Names) -> 
         after_query(),
         Query("value_max", integer("Bytes of each value that are shown.", 0, 1 << 20)),
     ),
+    reads_messages=True,
     answer=object_of({"messages": array(LETTER), "next": nullable(text("Where to go on.")), "looked": integer()}),
     errors=(UnknownTopic, PartitionOffline),
     command="dead show TOPIC",
