@@ -59,9 +59,9 @@ def test_a_schema_is_ddl_or_json(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("id", "'id' is no column"),
-        ("id BIGINT,", "'' is no column"),
-        ("id WORD", "'id WORD' is no column"),
+        ("id", "'id' is not a column"),
+        ("id BIGINT,", "'' is not a column"),
+        ("id WORD", "'id WORD' is not a column"),
         ("{", "it is not JSON"),
         ('{"type": "object"}', "it has no columns"),
         ("{" + '"a":[' * 100_000, "it is not JSON"),

@@ -52,7 +52,7 @@ def test_a_path_and_a_file_url_name_the_same(target: str | Path, path: str) -> N
         ("file:///a?b", r"write \? as %3F"),
         ("file:///a#b", r"write \? as %3F"),
         ("file:///a?", r"write \? as %3F"),
-        ("file:///a%zz", "'%zz' is no escape"),
+        ("file:///a%zz", "'%zz' is not a percent-encoded byte"),
         ("file:///a%00b", "NUL"),
         ("a\0b", "NUL"),
         ("", "--to is empty"),

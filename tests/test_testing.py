@@ -56,4 +56,4 @@ def test_settings_by_fixture_and_marker(pytester: pytest.Pytester):
         "-p", "no:cacheprovider", "-o", "asyncio_default_fixture_loop_scope=function"
     )
     outcome.assert_outcomes(passed=1, errors=1)
-    outcome.stdout.fnmatch_lines(["*num_partitions: 0 does not make sense*"])
+    outcome.stdout.fnmatch_lines(["*num_partitions: 0 is out of range*"])

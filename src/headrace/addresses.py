@@ -28,7 +28,7 @@ def parse_addresses(text: str) -> list[tuple[str, int]]:
     for each in filter(None, (part.strip() for part in text.split(","))):
         address = parse_address(each)
         if address is None or not address[1]:
-            raise ConfigError(f"{each!r} is no HOST:PORT that could be connected to")
+            raise ConfigError(f"{each!r} is not HOST:PORT with a port of 1 to 65535")
         addresses.append(address)
     return addresses
 
@@ -54,5 +54,5 @@ def host_names(text: str) -> list[str]:
     names = [part.strip() for part in text.split(",") if part.strip()]
     for name in names:
         if not re.fullmatch(r"\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?", name):
-            raise ConfigError(f"{name!r} is no name of a host. Give it without scheme and port, as in mq.example.com")
+            raise ConfigError(f"{name!r} is not a host name. Give it without scheme and port, as in mq.example.com")
     return names

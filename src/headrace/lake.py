@@ -67,7 +67,7 @@ def check_schema(text: str) -> str | None:
     for column in split_columns(text) if text else ():
         found = COLUMN.fullmatch(column.strip())
         if found is None or found[1].lower() not in TYPES:
-            return f"{column.strip()!r} is no column. Give Spark's DDL (id BIGINT, name STRING), or a JSON Schema."
+            return f"{column.strip()!r} is not a column. Give Spark's DDL (id BIGINT, name STRING), or a JSON Schema."
     return None
 
 

@@ -52,7 +52,7 @@ def set_level(wanted: str) -> None:
     level of the logger `headrace`."""
     global _level
     if wanted not in LEVELS:
-        raise ValueError(f"{wanted!r} is none of {', '.join(LEVELS)}")
+        raise ValueError(f"{wanted!r} is not one of {', '.join(LEVELS)}")
     _level = wanted
     number = getattr(logging, wanted.upper())
     logging.getLogger("headrace").setLevel(number)

@@ -41,7 +41,7 @@ class Resources:
                 _keep_others_out(config.data)
             self.runtime = runtime or real_runtime(config.data)
         except FileExistsError:
-            raise ConfigError(f"the data directory {config.data} is no directory") from None
+            raise ConfigError(f"the data directory {config.data} is not a directory") from None
         except OSError as error:
             raise ConfigError(f"the data directory {config.data} cannot be made: {error.strerror}") from None
         if not kernels.compiled():

@@ -65,6 +65,7 @@ def _from_url(text: str, scheme: str, option: str) -> str:
         raise TargetInvalid(f"{option} cannot be {text!r}: the path of a file URL is absolute. Give {SUPPORTED}.")
     if (bad := BAD_ESCAPE.search(url.path)) is not None:
         raise TargetInvalid(
-            f"{option} cannot be {text!r}: {url.path[bad.start() :][:3]!r} is no escape. Write % as %25 in a file URL."
+            f"{option} cannot be {text!r}: {url.path[bad.start() :][:3]!r} is not a percent-encoded byte. "
+            "Write % as %25 in a file URL."
         )
     return os.fsdecode(unquote_to_bytes(url.path))

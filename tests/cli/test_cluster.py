@@ -188,7 +188,7 @@ def test_nodes_are_added_removed_and_given_the_lead(store: Store, cli: Cli) -> N
         (("remove-node", 1), "node 1 leads. Transfer the leadership to another node first."),
         (("transfer", 3), "node 3 is being removed"),
         (("transfer", 4), "node 4 is not in sync"),
-        (("transfer", 9), "node 9 is no replica of the group"),
+        (("transfer", 9), "node 9 is not a replica of the group"),
     ):
         done = cli("cluster", *arguments)
         assert done.code == 1

@@ -132,7 +132,7 @@ def test_what_is_missing_is_said_before_spark_is_started(
     with monkeypatch.context() as patched:
         patched.setattr("headrace.pipeline.read_plan.find_partitions", lambda *_: pytest.fail("it was waited for"))
         assert "cannot reach 127.0.0.1:1: " in fails("logs", "--bootstrap", "127.0.0.1:1", "--topics", "x")
-    assert "is no data directory" in fails("replay", "--data", str(tmp_path), "--topics", "x")
+    assert "is not a broker's data directory" in fails("replay", "--data", str(tmp_path), "--topics", "x")
     assert "has no bin/java" in fails("archive", *there, "--topics", "x", java=str(tmp_path / "nowhere"))
     # What gets the results is looked at, too.
     checkpoint = ("--checkpoint", str(tmp_path / "checkpoint"))
@@ -159,12 +159,12 @@ def test_what_is_missing_is_said_before_spark_is_started(
         (("logs", "--to", "x", "--every", "0"), "cannot look every 0 seconds"),
         (("logs", "--to", "x", "--format", "xml"), "the format cannot be 'xml'"),
         (("logs", "--to", "x", "--format", "regex", "--regex", "("), "the regular expression"),
-        (("logs", "--to", "x", "--field", "when=ts"), "'when' is none of time"),
+        (("logs", "--to", "x", "--field", "when=ts"), "'when' is not one of time"),
         (("logs", "--to", "x", "--duration-unit", "years"), "the unit of durations cannot be 'years'"),
         (("logs", "--to", "x", "--window", "0"), "windows of 0.0 s"),
         (("logs", "--to", "x", "--plot", "x.bmpx"), "its name ends in one of .*png"),
         (("logs", "--to", "x", "--plot", "nowhere/x.png"), "there is no such folder"),
-        (("replay",), "into .a topic. or to .a folder. says where records go: give one, not none"),
+        (("replay",), "into .a topic. or to .a folder. says where records go. Give one of them .got none."),
         (("replay", "--into", "y", "--per", "cell"), "per frame, batches, pandas, rows, not 'cell'"),
         (("replay", "--into", "y", "--function", "nowhere:f"), "the function 'nowhere:f' cannot be had"),
         (("replay", "--to", "y", "--speed", "2"), "a speed is for a topic"),
@@ -195,7 +195,7 @@ def test_what_is_missing_is_said_before_spark_is_started(
         (("replay", "--into", "y", "--option", "kafka.group.id=g"), "a replay moves no consumer group"),
         (("sessions", "--to", "a b", "--checkpoint", "c"), "a topic cannot be called 'a b.events'"),
         (("sessions", "--to", "q", "--checkpoint", __file__), "is a file. Give another folder"),
-        (("sessions", "--to", "q", "--checkpoint", str(Path(__file__).parent)), "is no checkpoint of `sessions`"),
+        (("sessions", "--to", "q", "--checkpoint", str(Path(__file__).parent)), "is not a checkpoint of `sessions`"),
         (
             ("sessions", "--to", "q", "--checkpoint", "c", "--every", "5s", "--option", "endingOffsets=latest"),
             "a stream has no end",

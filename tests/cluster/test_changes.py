@@ -419,6 +419,6 @@ def test_a_transfer_goes_to_a_node_that_is_in_sync() -> None:
     assert group.transfer_to == 2
     after = changes.hand_over(group, incarnation(1), incarnation(2, 3))
     assert (after.leader, after.epoch, after.transfer_to, after.isr) == (incarnation(2, 3), 5, None, group.isr)
-    for node, said in ((1, "leads already"), (3, "is not in sync"), (9, "is no replica")):
+    for node, said in ((1, "leads already"), (3, "is not in sync"), (9, "is not a replica")):
         with pytest.raises(ChangeRefused, match=f"node {node} {said}"):
             changes.request_transfer(group, node, directory(node))

@@ -315,7 +315,7 @@ async def test_a_user_where_none_is_asked_for_does_no_harm_and_is_there_when_one
 
 async def test_a_server_of_another_kind_is_named() -> None:
     async with members(lambda *_: text(404, b"not found")) as (etcd, _):
-        with pytest.raises(EtcdRejected, match=r"is no etcd with the v3 API \(it answers 404\)"):
+        with pytest.raises(EtcdRejected, match=r"is not an etcd with the v3 API \(it answers 404\)"):
             await etcd.read("k")
 
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -100,7 +100,7 @@ def test_another_directory_is_refused_with_a_sentence(found: Identity | None, sa
 
 
 def test_a_node_that_is_no_replica_is_refused() -> None:
-    with pytest.raises(StartRefused, match=r"node 9 is no replica .*headrace cluster add-node 9"):
+    with pytest.raises(StartRefused, match=r"node 9 is not a replica .*headrace cluster add-node 9"):
         plan_start(None, False, CLUSTER, None, group(1), replace(JOINED, node=9))
 
 

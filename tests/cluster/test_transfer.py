@@ -67,7 +67,7 @@ def test_a_transfer_that_cannot_be_is_reported_and_appends_go_on() -> None:
         assert await group.leader(2) == "a"
         assert isinstance(await group.append("a"), int)
         assert group.record.transfer_to is None
-        assert "is no replica" in str(await group.on("a", transfer_to(7)))
+        assert "is not a replica" in str(await group.on("a", transfer_to(7)))
         assert "does not lead" in str(await group.on("b", transfer_to(1)))
 
     group.play(scenario)

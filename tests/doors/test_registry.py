@@ -121,7 +121,7 @@ def test_settings_from_elsewhere_come_from_every_source():
     config = resolve({"knocker": "off"}, {"HEADRACE_KNOCKS": "5"}, {"node_id": 3}, settings=KnockerConfig)
     assert config.part(KnockerSettings) == KnockerSettings(knocker="off", knocks=5)
     assert config.node_id == 3
-    with pytest.raises(ConfigError, match="--knocks: 0 does not make sense; it must be at least 1"):
+    with pytest.raises(ConfigError, match=r"--knocks: 0 is out of range\. It must be at least 1\."):
         resolve({"knocks": "0"}, {}, {}, settings=KnockerConfig)
 
 

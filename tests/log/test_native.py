@@ -313,7 +313,7 @@ async def test_an_append_to_several_partitions_is_one_act(tmp_path: Path) -> Non
         kinds = {number: type(error) for number, error in raised.value.refused.items()}
         assert kinds == {1: errors.CorruptBatch, 2: errors.BatchTooLarge}, "what is wrong with each"
         assert one.partitions[0].end == 1
-        with pytest.raises(ValueError, match="stands twice"):
+        with pytest.raises(ValueError, match="occurs twice"):
             log.append([Write(one.partitions[0], batch()), Write(one.partitions[0], batch())])
 
     await start_and_crash(tmp_path, fill)

@@ -172,7 +172,7 @@ def test_a_follower_stores_only_what_follows() -> None:
         ):
             with pytest.raises(FrameDiverges):
                 journal.store(wrong)
-        with pytest.raises(CorruptLog, match="no whole frame"):
+        with pytest.raises(CorruptLog, match="not a whole frame"):
             journal.store(frame(3, 3, 3)[:-1])
         assert journal.last == Position(3, 2)
         assert journal.ends() == [Position(1, 1), Position(3, 2)]

@@ -169,8 +169,8 @@ def test_damage_is_named(tmp_path: Path) -> None:
 
 
 def test_another_folder_is_refused_and_not_made(tmp_path: Path) -> None:
-    with pytest.raises(DataDirectoryInvalid, match="no data directory"):
+    with pytest.raises(DataDirectoryInvalid, match="not a broker's data directory"):
         look(tmp_path, lambda origin: origin.topics())
-    with pytest.raises(DataDirectoryInvalid, match="no data directory"):
+    with pytest.raises(DataDirectoryInvalid, match="not a broker's data directory"):
         look(tmp_path / "nowhere", lambda origin: origin.topics())
     assert not (tmp_path / "nowhere").exists()

@@ -143,5 +143,5 @@ def test_a_table_that_is_otherwise_is_refused() -> None:
         check_declared(pa.struct([("_Key", pa.string())]), found)
     assert kind_in(table_schema(found)) == found
     assert kind_in(pa.schema([])) == NONE
-    with pytest.raises(TableInvalid, match="no column _partition: it is no topic's"):
+    with pytest.raises(TableInvalid, match="no column _partition: it is not the table of a topic"):
         kind_in(pa.schema([RECORD.field("_offset")]))

@@ -46,7 +46,10 @@ def test_the_more_particular_wins() -> None:
         ({"kafka.bootstrap.servers": "x:1"}, "give one, not none"),
         ({**BROKER, "assign": "{}"}, "give one, not"),
         ({**BROKER, "subscribePattern": "x"}, "give one, not"),
-        ({"kafka.bootstrap.servers": "x:1", "subscribePattern": "["}, r"'\[' is no regular expression: unterminated"),
+        (
+            {"kafka.bootstrap.servers": "x:1", "subscribePattern": "["},
+            r"'\[' is not a regular expression: unterminated",
+        ),
         ({**BROKER, "path": "/data"}, "give one of them, not both"),
         ({"path": "/data", "subscribe": "t", "kafka.group.id": "g"}, "kafka.group.id needs a broker"),
         ({**BROKER, "startingOffset": "latest"}, r"no option 'startingOffset' \(did you mean startingOffsets\?\)"),

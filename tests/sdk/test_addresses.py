@@ -125,7 +125,7 @@ async def test_a_broker_without_an_http_door_says_so() -> None:
 
 async def test_an_nsqd_is_not_taken_for_a_headrace(mine: headrace.Broker) -> None:
     async with plain_nsqd() as nsqd:
-        with pytest.raises(Unsuited, match=f"{nsqd} is no Headrace"):
+        with pytest.raises(Unsuited, match=f"{nsqd} is not a Headrace"):
             await reader(f"headrace://{mine.kafka}?nsq={nsqd}&http={mine.http}", "plain").start()
 
 

@@ -86,7 +86,7 @@ def check_config(name: str, before: Mapping[str, str], after: Mapping[str, str])
 def check_new_registry(partitions: int, config: Mapping[str, str]) -> None:
     """Raise unless the registry is to be created as the framework creates it."""
     if partitions not in (-1, 1):
-        raise InvalidPartitions(f"'{REGISTRY}' has 1 partition, not {partitions}")
+        raise InvalidPartitions(f"'{REGISTRY}' must have 1 partition (got {partitions})")
     wrong = sorted(key for key, value in config.items() if REGISTRY_CONFIG.get(key) != value)
     if wrong:
         raise InvalidTopicConfig(f"'{REGISTRY}' has settings of its own ({wrong[0]}). Create it without settings.")
@@ -94,13 +94,13 @@ def check_new_registry(partitions: int, config: Mapping[str, str]) -> None:
 
 def check_write(name: str, batch: bytes | bytearray | memoryview) -> None:
     """Raise InvalidTopic where clients must not write to the topic, InvalidRecords or CorruptBatch where the registry
-    would get what is none of it."""
+    would get what does not belong there."""
     if name != REGISTRY:
         return check_change(name, "written to")
     for _, _, key, value, _ in records.parse(batch, REGISTRY_BATCH_BYTES):
         if not _is_registry_key(key) or not _is_registry_value(value):
             raise InvalidRecords(
-                f"a record with the key {bytes(key or b'')[:80]!r} is none of the registry of applications. "
+                f"a record with the key {bytes(key or b'')[:80]!r} does not belong in the registry of applications. "
                 "Choose another topic."
             )
 

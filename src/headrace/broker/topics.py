@@ -59,17 +59,15 @@ TOPICS_A_TURN = 64
 def check_name(name: str) -> None:
     """Raise InvalidTopic unless the name may be a topic's."""
     if not name:
-        raise InvalidTopic("a topic needs a name, and the empty string is none")
+        raise InvalidTopic("a topic's name must not be empty")
     if name in (".", ".."):
-        raise InvalidTopic(f"'{name}' is a folder's name, not a topic's")
+        raise InvalidTopic(f"'{name}' cannot be a topic's name: it means a folder. Choose another.")
     if len(name) > NAME_MAX:
         raise InvalidTopic(
-            f"a topic's name has at most {NAME_MAX} characters, and '{name[:40]}...' has {len(name)}: shorten it"
+            f"a topic's name must have at most {NAME_MAX} characters (got {len(name)}: '{name[:40]}...')"
         )
     if not _LEGAL.match(name):
-        raise InvalidTopic(
-            f"a topic's name is made of ASCII letters, digits, '.', '_' and '-' alone, which '{name}' is not"
-        )
+        raise InvalidTopic(f"a topic's name must consist of ASCII letters, digits, '.', '_' and '-' (got '{name}')")
 
 
 class Topics:
@@ -179,7 +177,7 @@ class Topics:
         """Judge a topic that is to be made; its settings as they would be stored. Raises what `create` would."""
         check_name(name)
         if (is_internal(name) and not internal) or name == CLUSTER_METADATA:
-            raise InvalidTopic(f"the name '{name}' is kept by the broker for itself: choose another")
+            raise InvalidTopic(f"the name '{name}' is reserved for the broker. Choose another.")
         if name == REGISTRY:
             own.check_new_registry(partitions, config or {})
             config = REGISTRY_CONFIG
@@ -192,7 +190,7 @@ class Topics:
                 "tell apart: choose another"
             )
         if partitions == 0 or partitions < -1:
-            raise InvalidPartitions(f"a topic has 1 partition or more (-1: the default), not {partitions}")
+            raise InvalidPartitions(f"a topic must have 1 partition or more, or -1 for the default (got {partitions})")
         if not internal:
             count = self._count(name, partitions)
             self._check_count(count, count)
@@ -309,7 +307,7 @@ class Topics:
         check_change(name, "given more partitions")
         now = len(topic.partitions)
         if count == now:
-            raise InvalidPartitions(f"the topic '{name}' has {count} partition(s) already")
+            raise InvalidPartitions(f"the topic '{name}' already has {count} partition(s)")
         if count < now:
             raise InvalidPartitions(
                 f"the topic '{name}' has {now} partition(s) and cannot shrink to {count}: make another topic and copy"

@@ -13,8 +13,8 @@ from headrace.cli.over_http import Api
 from headrace.cli.users import describe_role
 from headrace.errors import HeadraceError
 
-app = typer.Typer(help="Rules: who may do what to which topics, groups, queues.", no_args_is_help=True)
-roles = typer.Typer(help="Roles: viewer, operator, admin, producer and consumer.", no_args_is_help=True)
+app = typer.Typer(help="Manages rules: who may do what to which topics, groups and queues.", no_args_is_help=True)
+roles = typer.Typer(help="Grants roles: viewer, operator, admin, producer, consumer.", no_args_is_help=True)
 
 User = Annotated[
     str, typer.Argument(metavar="USER", help="'*': each user. ANONYMOUS: clients that are not authenticated.")
@@ -111,7 +111,7 @@ def check(
     resource_name: Annotated[str, typer.Argument(metavar="NAME")],
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="As if the user came from there.")] = "",
 ) -> None:
-    """Says whether a user may do something, and which rule decides. Exit code 1: not allowed."""
+    """Shows whether a user may do something, and which rule decides. Exit code 1: not allowed."""
     answer = api.get("/v1/acls/check", user=name, operation=operation, resource=resource, name=resource_name, host=host)
     if api.as_json:
         print_json(answer)

@@ -15,7 +15,7 @@ from headrace.cli.output import local_time, show
 from headrace.cli.over_http import Api, over_http
 from headrace.errors import HeadraceError
 
-app = typer.Typer(help="Alerts: rules, silences and channels.", no_args_is_help=True)
+app = typer.Typer(help="Manages alerts: rules, silences and channels.", no_args_is_help=True)
 
 Id = Annotated[str, typer.Argument(metavar="ID")]
 RULES = "/v1/alerts/rules"
@@ -25,7 +25,7 @@ SILENCES = "/v1/alerts/silences"
 @app.command("list")
 @over_http
 def list_rules(api: Api) -> None:
-    """Lists the rules, those that came with the broker, too."""
+    """Lists the rules, built-in ones included."""
     rules = api.get(RULES)["rules"]
     show(
         rules,
@@ -79,13 +79,13 @@ def _number(name: str, value: str) -> float:
     try:
         return int(value) if name == "for_ms" else float(value)
     except ValueError:
-        raise HeadraceError(f"{name} is {value!r} where a number is wanted") from None
+        raise HeadraceError(f"{name} must be a number (got {value!r})") from None
 
 
 @app.command("delete")
 @over_http
 def delete_rule(api: Api, id: Id) -> None:
-    """Deletes a rule. One that came with the broker is as it came again."""
+    """Deletes a rule. A built-in rule returns to its original form."""
     api.print_answer(api.ask("DELETE", f"{RULES}/{quote(id, safe='')}"))
 
 
@@ -118,7 +118,7 @@ def silence(
     duration: Annotated[str, typer.Option("--for", metavar="DURATION", help="As in 30m, 2h, 1d.")] = "1h",
     comment: Annotated[str, typer.Option(help="Why.")] = "",
 ) -> None:
-    """Notifies nobody of what fits, for a while."""
+    """Creates a silence: while it lasts, alerts that match send no notices."""
     ends = time.time_ns() // 1_000_000 + parse_duration(duration)
     body = {"matchers": assignments(matchers, "NAME=PATTERN"), "ends_ms": ends, "comment": comment}
     api.print_answer(api.ask("PUT", f"{SILENCES}/{quote(id, safe='')}", body))

@@ -25,7 +25,7 @@ from headrace.errors import HeadraceError
 if TYPE_CHECKING:
     from headrace.sdk.registry import Directory, Instance, Registration, Registry, SubscriptionEntry
 
-app = typer.Typer(help="Applications of the framework: instances and settings.", no_args_is_help=True)
+app = typer.Typer(help="Shows applications of the framework, and changes their settings.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="APP", help="The application's name.")]
 # How often a waiting command looks for instances that died meanwhile.

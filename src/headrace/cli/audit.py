@@ -23,7 +23,7 @@ def audit(
     since: Annotated[str, typer.Option(metavar="DURATION", help=f"Only of the last {HELP}.")] = "",
     limit: Annotated[int, typer.Option(min=1, help="The most entries to list.")] = 100,
 ) -> None:
-    """Lists who did what, from where, and whether it was allowed; the newest first."""
+    """Lists who did what, from where, and whether it was allowed, the newest first."""
     since_ms = int(time.time() * 1000) - parse_duration(since) if since else None
     found = api.get_pages(
         "/v1/audit", "entries", limit, user=by, action=action, name=name, result=result, since_ms=since_ms

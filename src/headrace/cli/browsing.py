@@ -60,7 +60,7 @@ def tail(
     limit: Annotated[int, typer.Option(min=1, help="End after so many messages.")] = 1 << 30,
     unmask: Unmask = False,
 ) -> None:
-    """Shows messages as they come, until Ctrl-C. What is too much is left out, and counted."""
+    """Shows messages as they come, until Ctrl-C. Those that come too fast are skipped, and counted."""
     cursor, count = "", 0
     while count < limit:
         page = api.get(

@@ -11,7 +11,7 @@ from headrace.cli.durations import format_rough
 from headrace.cli.output import show
 from headrace.cli.over_http import PAGE, Api, over_http
 
-app = typer.Typer(help="Connections of clients.", no_args_is_help=True)
+app = typer.Typer(help="Lists and closes connections of clients.", no_args_is_help=True)
 
 
 @app.command("list")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from headrace.cluster.peer_tls import PeerTls
     from headrace.cluster.records import AdminRecord, Group, Keys
 
-app = typer.Typer(help="A cluster of nodes, and what etcd keeps of it.", no_args_is_help=True)
+app = typer.Typer(help="Sets up, shows and changes a cluster of nodes.", no_args_is_help=True)
 
 INT32_MAX = (1 << 31) - 1
 DEFAULT_GROUP = "main"

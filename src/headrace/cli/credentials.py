@@ -102,12 +102,12 @@ def read_login(user: str, password_file: str, token_file: str) -> Login | None:
     """What the options and the environment say; None where they say nothing."""
     token = read_secret(token_file, "token") if token_file else os.environ.get("HEADRACE_TOKEN", "").strip()
     if user and token_file:
-        raise HeadraceError("--user and --token-file are two ways to come in. Use one.")
+        raise HeadraceError("--user and --token-file exclude each other. Give one of them.")
     if user:
         return Login(user, ask_password(password_file, f"Password of {user}"))
     if token:
         if not token.isascii() or not token.isprintable() or " " in token:
-            raise HeadraceError("the token (--token-file or HEADRACE_TOKEN) has characters that no token has")
+            raise HeadraceError("the token (--token-file or HEADRACE_TOKEN) has characters that a token cannot have")
         return Login(token=token)
     return None
 

@@ -10,7 +10,7 @@ import typer
 from headrace.cli.output import local_time, preview, show
 from headrace.cli.over_http import Api, over_http
 
-app = typer.Typer(help="Dead letters.", no_args_is_help=True)
+app = typer.Typer(help="Shows dead letters. To send them back: headrace redrive.", no_args_is_help=True)
 
 Topic = Annotated[str, typer.Argument(metavar="DEAD_LETTER_TOPIC")]
 Origin = Annotated[str, typer.Option(help="Only those of this topic.")]

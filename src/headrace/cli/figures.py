@@ -37,7 +37,7 @@ def figures(
     api: Api,
     kind: Annotated[str, typer.Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}.")] = "topics",
 ) -> None:
-    """Prints the figures of a kind. Counters begin with the broker."""
+    """Prints the figures of one kind. Counters start when the broker starts."""
     if kind not in KINDS:
         raise HeadraceError(f"there are no figures of the kind {kind!r}. Use one of {', '.join(KINDS)}.")
     rows: list[dict[str, Any]] = []

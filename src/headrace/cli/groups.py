@@ -19,7 +19,7 @@ from headrace.client.admin import CONSUMER, GroupDescription
 from headrace.client.cluster import Partition
 from headrace.errors import HeadraceError
 
-app = typer.Typer(help="Consumer groups.", no_args_is_help=True)
+app = typer.Typer(help="Shows, resets and deletes consumer groups.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="GROUP")]
 

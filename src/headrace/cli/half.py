@@ -13,7 +13,7 @@ from headrace.cli.durations import format_age, parse_duration
 from headrace.cli.output import Columns, local_time, preview, print_json, show
 from headrace.cli.over_http import Api, over_http
 
-app = typer.Typer(help="Prepared (half) messages. Consumers see them once they are committed.", no_args_is_help=True)
+app = typer.Typer(help="Commits and rolls back prepared (half) messages.", no_args_is_help=True)
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="As `half list` shows it.")]
 Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="As `half list` shows them.")]

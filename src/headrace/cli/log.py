@@ -42,7 +42,7 @@ UNPACKED_MAX_BYTES = 1 << 30
 PARTITION = re.compile(r"(.+)-(\d+)")
 COLUMNS = ("partition", "offsets", "severity", "what")
 
-app = typer.Typer(help="The files of a stopped broker.", no_args_is_help=True)
+app = typer.Typer(help="Verifies, repairs and dumps the files of a stopped broker.", no_args_is_help=True)
 
 Directory = Annotated[
     Path, typer.Argument(parser=parse_path, metavar="DIR", help="The data directory of a stopped broker.")

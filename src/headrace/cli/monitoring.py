@@ -12,12 +12,12 @@ from headrace.cli.options import Http, extra, parse_path
 from headrace.cli.over_http import Api
 from headrace.errors import HeadraceError
 
-app = typer.Typer(help="For Prometheus and Grafana.", no_args_is_help=True)
+app = typer.Typer(help="Writes rules for Prometheus and a dashboard for Grafana.", no_args_is_help=True)
 
 
 @app.callback()
 def monitoring() -> None:
-    """For Prometheus and Grafana."""
+    """Writes rules for Prometheus and a dashboard for Grafana."""
 
 
 @app.command()

@@ -20,9 +20,7 @@ from headrace.logs import log_like_a_server
 if TYPE_CHECKING:
     from headrace.outbox.store import Store
 
-app = typer.Typer(
-    help="Messages in an application's own database, and the relay that publishes them.", no_args_is_help=True
-)
+app = typer.Typer(help="Publishes messages from an application's own database.", no_args_is_help=True)
 
 Database = Annotated[
     str,

@@ -170,7 +170,7 @@ class Api:
 def _place(address: str) -> tuple[str, int]:
     place = parse_address(address)
     if place is None:
-        raise ConfigError("`off` is no address that could be asked")
+        raise ConfigError("`off` is not an address that can be connected to")
     return place
 
 

@@ -18,7 +18,7 @@ from headrace.cli.positions import HELP as POSITION
 from headrace.cli.positions import Kind, parse_position
 from headrace.errors import HeadraceError
 
-app = typer.Typer(help="Queues. Each message goes to one consumer, and its state is kept.", no_args_is_help=True)
+app = typer.Typer(help="Manages queues: each message goes to one consumer.", no_args_is_help=True)
 
 # The settings of a queue, by their names in the broker, with their help.
 SETTINGS: Mapping[str, str] = {
@@ -164,7 +164,7 @@ def unpause(api: Api, topic: Topic, queue: Queue) -> None:
 @app.command()
 @over_http
 def empty(api: Api, topic: Topic, queue: Queue, yes: Yes = False) -> None:
-    """Settles all messages of a queue undelivered. The topic keeps its messages."""
+    """Settles all messages of a queue without delivering them. The topic keeps its messages."""
     if not yes:
         confirm(f"Settle all messages of queue {queue} of {topic} undelivered?")
     api.print_answer(api.ask("POST", queue_path(topic, queue) + "/empty"))

@@ -11,7 +11,7 @@ from headrace.cli.output import show
 from headrace.cli.over_http import Api, over_http
 from headrace.errors import HeadraceError
 
-app = typer.Typer(help="Quotas of users, client ids and addresses.", no_args_is_help=True)
+app = typer.Typer(help="Limits users, client ids and addresses.", no_args_is_help=True)
 
 User = Annotated[str, typer.Option("--user", metavar="NAME", help="A user; <default>: all others, each.")]
 ClientId = Annotated[str, typer.Option("--client-id", metavar="ID", help="A client id; <default>: all others, each.")]
@@ -69,7 +69,7 @@ def _entity(user: str, client_id: str, ip: str) -> dict[str, object]:
         name: given for name, given in (("user", user), ("client_id", client_id), ("ip", ip)) if given
     }
     if not entity:
-        raise HeadraceError("whose quotas are meant is not given. Use --user, --client-id or --ip.")
+        raise HeadraceError("no entity is specified. Use --user, --client-id or --ip.")
     return entity
 
 

@@ -10,7 +10,7 @@ import typer
 from headrace.cli.output import local_time, show
 from headrace.cli.over_http import PAGE, Api, over_http
 
-app = typer.Typer(help="Registration of topics and consumers.", no_args_is_help=True)
+app = typer.Typer(help="Registers topics and consumers, and approves them.", no_args_is_help=True)
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC")]
 Id = Annotated[str, typer.Argument(metavar="ID", help="As `register list` shows it.")]
@@ -35,7 +35,7 @@ def topic(
     retention_ms: Annotated[int, typer.Option(min=-1, help="0: as the broker says.")] = 0,
     partitions: Annotated[int, typer.Option(min=0, help="0: as the broker says.")] = 0,
 ) -> None:
-    """Asks for a topic."""
+    """Registers a topic. An operator approves it."""
     body = {
         **{"kind": "topic", "topic": name, "owner": owner, "contacts": contact, "description": description},
         **{"scenario": scenario, "rate": rate, "retention_ms": retention_ms, "partitions": partitions},
@@ -55,7 +55,7 @@ def consumer(
     scenario: Text = "",
     rate: Rate = 0,
 ) -> None:
-    """Asks for a consumer of a topic."""
+    """Registers a consumer of a topic. An operator approves it."""
     body = {
         **{"kind": "consumer", "topic": name, "group": group, "owner": owner, "contacts": contact},
         **{"description": description, "scenario": scenario, "rate": rate},

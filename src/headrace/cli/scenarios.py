@@ -13,7 +13,7 @@ from headrace.cli.options import Json, extra
 from headrace.cli.output import show as show_rows
 from headrace.errors import HeadraceError
 
-app = typer.Typer(help="What the framework's scenarios mean.", no_args_is_help=True)
+app = typer.Typer(help="Explains the framework's scenarios.", no_args_is_help=True)
 
 
 def _scenarios() -> ModuleType:

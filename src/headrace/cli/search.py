@@ -41,7 +41,7 @@ def search(
     until: Annotated[str, typer.Option(metavar="TIME", help="Messages not younger than.")] = "",
     limit: Annotated[int, typer.Option(min=1, help="The most messages to show.")] = 100,
 ) -> None:
-    """Finds messages by what they have: all that is given must be theirs. Fast on topics with the setting `index`."""
+    """Finds messages that match all that is given: key, id, header, tag. Fast on topics with the setting `index`."""
     wanted = {"key": key, "id": id, "unique_key": unique_key, "header": header, "tag": tag}
     if bool(topic) == everywhere:
         raise HeadraceError("one topic is searched, or all of them. Give TOPIC or --all.")

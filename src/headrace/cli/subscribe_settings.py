@@ -77,7 +77,7 @@ def read(
     if urls:
         tables = [{"url": url} for url in urls]
     elif not tables:
-        raise HeadraceError("there is no URL to push to. Give --url, or [[hook]] in --config.")
+        raise HeadraceError("no URL to push to is specified. Give --url, or [[hook]] in --config.")
     if "group" in given and len(tables) > 1:
         raise HeadraceError("--group names the queue of one URL. Name those of several in --config, or leave it out.")
     common = {name: value for name, value in top.items() if name not in PROCESS}
@@ -85,7 +85,7 @@ def read(
     whole = {name: process.get(name) or top.get(name) or "" for name in PROCESS}
     broker = whole["broker"] or BROKER
     if not whole["topic"]:
-        raise HeadraceError("there is no topic. Give TOPIC, or topic in --config.")
+        raise HeadraceError("no topic is specified. Give TOPIC, or topic in --config.")
     try:
         check_name("topic", whole["topic"])
         parse(broker)
@@ -157,7 +157,7 @@ def _secrets(given: Mapping[str, Any], from_environment: Sequence[str]) -> Secre
         named = list(from_environment)
     if not named and not file:
         raise HeadraceError(
-            "there is no secret to sign with. Give --secret-file or HEADRACE_WEBHOOK_SECRET, or --unsigned."
+            "no secret to sign with is specified. Give --secret-file or HEADRACE_WEBHOOK_SECRET, or --unsigned."
         )
     try:
         return Secrets(named, Path(file) if file else None)

@@ -10,7 +10,7 @@ import typer
 from headrace.cli.output import Columns, local_time, preview, show
 from headrace.cli.over_http import Api, over_http
 
-app = typer.Typer(help="Delayed messages, which wait for their time.", no_args_is_help=True)
+app = typer.Typer(help="Lists and cancels delayed messages.", no_args_is_help=True)
 
 
 @app.command("list")

@@ -13,7 +13,7 @@ from headrace.cli.offline import manages
 from headrace.cli.output import Columns, local_time, print_json, show
 from headrace.cli.over_http import Api
 
-app = typer.Typer(help="API tokens, which programs show instead of a password.", no_args_is_help=True)
+app = typer.Typer(help="Manages API tokens, which programs send instead of passwords.", no_args_is_help=True)
 
 
 @app.command()

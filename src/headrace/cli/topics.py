@@ -15,7 +15,7 @@ from headrace.cli.over_http import Api, over_http
 from headrace.client import EARLIEST, LATEST, Client
 from headrace.errors import HeadraceError
 
-app = typer.Typer(help="Topics.", no_args_is_help=True)
+app = typer.Typer(help="Creates, shows, changes and deletes topics.", no_args_is_help=True)
 for browse in (browsing.messages, browsing.tail, browsing.message):
     app.command()(browse)
 

@@ -18,7 +18,7 @@ from headrace.client.cluster import Partition
 from headrace.client.transactions import OPEN_STATES, ActiveProducer
 from headrace.errors import HeadraceError
 
-app = typer.Typer(help="Transactions of Kafka's producers.", no_args_is_help=True)
+app = typer.Typer(help="Shows and aborts transactions of Kafka's producers.", no_args_is_help=True)
 
 Id = Annotated[str, typer.Argument(metavar="TRANSACTIONAL_ID")]
 Topics = Annotated[list[str], typer.Option("--topic", help="Only this topic; may be repeated.")]

@@ -15,7 +15,7 @@ from headrace.cli.output import Columns, confirm, local_time, print_json, show
 from headrace.cli.over_http import Api
 from headrace.errors import HeadraceError
 
-app = typer.Typer(help="Users and their passwords.", no_args_is_help=True)
+app = typer.Typer(help="Manages users and their passwords.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME")]
 PasswordFile = Annotated[
@@ -98,7 +98,7 @@ def set_password(
         str, typer.Option(metavar="DURATION", help=f"How long the old password stays valid, too: {HELP}.")
     ] = "0",
 ) -> None:
-    """Changes a user's password. With --keep-old both are right for a while, so that clients can change in turn."""
+    """Changes a user's password. With --keep-old the old one stays valid for a while, so that clients can change."""
     kept = parse_duration(keep_old)
     password = ask_password(password_file, f"New password of {name}", twice=True)
     body = {"password": password, "keep_old_ms": kept}

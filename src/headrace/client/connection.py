@@ -242,7 +242,7 @@ class Connection(asyncio.BufferedProtocol):
         correlation = SIZE.unpack_from(frame)[0]
         entry = self._in_flight.pop(correlation, None)
         if entry is None:
-            self._fail(InvalidResponse(f"{self.address} answered a request that was not asked ({correlation})"))
+            self._fail(InvalidResponse(f"{self.address} answered a request that was never sent ({correlation})"))
             return
         future, decode, _ = entry
         if future.done():

@@ -38,9 +38,9 @@ class Credentials:
         if self.user and not self.password:
             raise AuthenticationError(f"the user {self.user!r} has no password. Give one.")
         if "\0" in self.user + self.password:
-            raise AuthenticationError("a user or a password has a zero byte, which none can have")
+            raise AuthenticationError("a user or a password must not contain a zero byte")
         if self.token and not (self.token.isascii() and self.token.isprintable() and " " not in self.token):
-            raise AuthenticationError("the token has characters that no token has")
+            raise AuthenticationError("the token has characters that a token cannot have")
 
     @property
     def sasl_mechanism(self) -> str:
@@ -52,6 +52,6 @@ class Credentials:
         readable = self.sasl_mechanism in (OAUTHBEARER, Mechanism.PLAIN)
         if readable and not encrypted and not self.allow_plaintext:
             raise AuthenticationError(
-                f"{self.sasl_mechanism} shows the secret to everybody on the way. Use TLS, or a password with "
+                f"{self.sasl_mechanism} sends the secret in the clear. Use TLS, or a password with "
                 f"{Mechanism.SCRAM_SHA_256}."
             )

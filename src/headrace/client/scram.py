@@ -38,7 +38,7 @@ class ScramClient:
         text = _decode(server_first)
         fields = text.split(",")
         if len(fields) < 3 or [each[:2] for each in fields[:3]] != ["r=", "s=", "i="]:
-            raise AuthenticationError("the broker's first SCRAM message has not the form of one")
+            raise AuthenticationError("the broker's first SCRAM message is malformed")
         nonce, salt, iterations = (each[2:] for each in fields[:3])
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
             raise AuthenticationError("the broker answers another SCRAM exchange: its nonce is not behind this one's")

@@ -83,7 +83,7 @@ class Transactions:
         for reply in await self._cluster.call_all(asked):
             check(reply.error_code, "transactions")
             if reply.unknown_state_filters:
-                raise ClientError(f"the broker knows no state {', '.join(reply.unknown_state_filters)}")
+                raise ClientError(f"the broker does not know the state {', '.join(reply.unknown_state_filters)}")
             found += [
                 TransactionListing(str(each.transactional_id), int(each.producer_id), each.transaction_state)
                 for each in reply.transaction_states

@@ -56,7 +56,7 @@ async def ask(address: Address, tls: PeerTls | None) -> Report:
     if isinstance(message, Report):
         return message
     reason = message.reason if isinstance(message, Refusal) else f"it answers {type(message).__name__}"
-    raise NodeUnheard(f"the node at {shown} does not tell: {reason}")
+    raise NodeUnheard(f"the node at {shown} refuses to answer: {reason}")
 
 
 async def ask_all(addresses: Sequence[Address], tls: PeerTls | None) -> list[Report]:

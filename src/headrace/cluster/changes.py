@@ -305,7 +305,8 @@ def _without(values: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
 
 def _check_replica(group: Group, node: int) -> None:
     if node not in group.replicas:
-        raise ChangeRefused(f"node {node} is no replica of the group (replicas: {', '.join(map(str, group.replicas))})")
+        replicas = ", ".join(map(str, group.replicas))
+        raise ChangeRefused(f"node {node} is not a replica of the group (replicas: {replicas})")
 
 
 def _check_leader(group: Group, leader: Incarnation) -> None:

@@ -215,7 +215,7 @@ class Gateway:
             return EtcdRejected(f"{self.address} speaks TLS. Use etcds:// instead of etcd://.")
         if status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
             return EtcdRejected(
-                f"{self.address} is no etcd with the v3 API (it answers {status}). Is that etcd's client port? "
+                f"{self.address} is not an etcd with the v3 API (it answers {status}). Is that etcd's client port? "
                 f"Versions before 3.4 are not supported; {RECOMMENDED}."
             )
         return OutcomeUnknown(f"{self.address} gave an answer that cannot be read (status {status})")

@@ -122,7 +122,7 @@ def plan_start(
     identity that it gets if it joins as new. Raises StartRefused, EtcdWentBack."""
     if joined.node not in group.replicas:
         raise StartRefused(
-            f"node {joined.node} is no replica of group {joined.group!r} (replicas: "
+            f"node {joined.node} is not a replica of group {joined.group!r} (replicas: "
             f"{', '.join(map(str, group.replicas))}). Run headrace cluster add-node {joined.node}."
         )
     if found is None and has_messages:

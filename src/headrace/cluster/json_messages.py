@@ -49,6 +49,6 @@ def read_fields(kind: type[M], values: Mapping[str, Any], readers: Readers) -> M
         if each.name in readers:
             value = readers[each.name](value)
         elif each.type in PLAIN and type(value).__name__ != each.type:
-            raise TypeError(f"{each.name} is {value!r}, not {each.type}")
+            raise TypeError(f"{each.name} must be {each.type} (got {value!r})")
         found[each.name] = value
     return kind(**found)

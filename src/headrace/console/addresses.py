@@ -17,7 +17,7 @@ def parse_brokers(text: str) -> dict[str, list[str]]:
         if not equals:
             name, places = "broker", word
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name):
-            raise ConfigError(f"{name!r} is no name of a broker: letters, digits, . _ and - only")
+            raise ConfigError(f"{name!r} is not a broker's name. Use letters, digits, '.', '_' and '-'.")
         if name in found:
             raise ConfigError(f"there are two brokers {name!r}. Name them apart, as in eu=HOST:PORT us=HOST:PORT")
         found[name] = [_url(place) for place in places.split(",") if place]
@@ -37,7 +37,7 @@ def _url(place: str) -> str:
         scheme, rest = "http", place
     rest = rest.rstrip("/")
     if scheme not in ("http", "https") or "/" in rest or "@" in rest:
-        raise ConfigError(f"{place!r} is no address of an HTTP door: give HOST:PORT, or https://HOST:PORT")
+        raise ConfigError(f"{place!r} is not the address of an HTTP door. Give HOST:PORT, or https://HOST:PORT.")
     if ":" in rest and parse_address(rest) is None:
-        raise ConfigError(f"{place!r} is no address of an HTTP door")
+        raise ConfigError(f"{place!r} is not the address of an HTTP door. Give HOST:PORT, or https://HOST:PORT.")
     return f"{scheme}://{rest}"

@@ -21,6 +21,6 @@ def nsq_message_id(topic: str, delivery: bytes | str) -> str:
     encoded = delivery.encode() if isinstance(delivery, str) else delivery
     found = decode_id(encoded) if len(encoded) == ID_BYTES else None
     if found is None:
-        raise InvalidId(f"{delivery!r} is no id of a delivery by Headrace's NSQ door: those have 16 characters")
+        raise InvalidId(f"{delivery!r} is not the id of a delivery by Headrace's NSQ door, which has 16 characters")
     partition, offset, _ = found
     return message_id(topic, partition, offset)

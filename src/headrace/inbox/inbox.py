@@ -79,7 +79,7 @@ class Inbox:
         otherwise the end of the block does. If the block raises, the transaction is rolled back, even if you began it.
         """
         if not 0 < len(message_id) <= ID_MAX:
-            raise InvalidId(f"a message id has 1 to {ID_MAX} characters, and {message_id[:40]!r}... {len(message_id)}")
+            raise InvalidId(f"a message id must have 1 to {ID_MAX} characters (got {len(message_id)})")
         row = {"consumer": _named(consumer), "message_id": message_id, "handled_ms": time.time_ns() // 1_000_000}
         insert = _insert(session)(self.ids).values(row)
         return Once(session, insert.on_conflict_do_nothing().returning(self.ids.c.handled_ms))
@@ -170,7 +170,7 @@ def _describe(metadata: MetaData, name: str, schema: str | None) -> None:
 
 def _named(consumer: str) -> str:
     if not 0 < len(consumer) <= CONSUMER_MAX:
-        raise InvalidId(f"a consumer's name has 1 to {CONSUMER_MAX} characters, and this one {len(consumer)}")
+        raise InvalidId(f"a consumer's name must have 1 to {CONSUMER_MAX} characters (got {len(consumer)})")
     return consumer
 
 

@@ -105,7 +105,7 @@ def parse(data: bytes) -> GroupFrame:
     """The frame that all of `data` is. Raises CorruptLog."""
     frame = header_of(data)
     if frame is None or frame.size != len(data) or not is_whole(data, frame):
-        raise CorruptLog(f"{len(data)} bytes are no whole frame of a replicated journal")
+        raise CorruptLog(f"{len(data)} bytes are not a whole frame of a replicated journal")
     return frame
 
 

@@ -355,7 +355,7 @@ class NativeLog(LocalLog):
         for number, write in enumerate(writes):
             partition = self.local(write.partition)
             if partition in seen:
-                raise ValueError(f"{partition.folder} stands twice in one append: join its batches into one")
+                raise ValueError(f"{partition.folder} occurs twice in one append: join its batches into one")
             seen.add(partition)
             try:
                 checked.append(_check(partition, write))

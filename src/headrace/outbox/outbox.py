@@ -81,7 +81,7 @@ class Outbox:
         self, topic: str, value: Content, key: Content, headers: Headers | None, partition: int | None
     ) -> Insert:
         if not LEGAL_TOPIC.fullmatch(topic) or topic in (".", ".."):
-            raise InvalidMessage(f"{topic!r} is no topic: 1 to {TOPIC_MAX} of a-z, A-Z, 0-9, `.`, `_` and `-`")
+            raise InvalidMessage(f"{topic!r} is not a topic name: 1 to {TOPIC_MAX} of a-z, A-Z, 0-9, `.`, `_` and `-`")
         if partition is not None and not 0 <= partition <= PARTITION_MAX:
             raise InvalidMessage(f"partition {partition} of {topic}: partitions count from 0")
         values = {

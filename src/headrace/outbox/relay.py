@@ -70,7 +70,7 @@ class Relay:
 
     def __init__(self, store: Store, publisher: Publisher, name: str, settings: Settings | None = None) -> None:
         if not 0 < len(name) <= NAME_MAX:
-            raise OutboxError(f"the name of an outbox has 1 to {NAME_MAX} characters, and this one {len(name)}")
+            raise OutboxError(f"the name of an outbox must have 1 to {NAME_MAX} characters (got {len(name)})")
         self._store = store
         self._publisher = publisher
         self._name = name

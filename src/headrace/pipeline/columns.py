@@ -132,7 +132,7 @@ def _select(options: ValueOptions, own: list[str], headers: bool) -> list[str]:
 
 
 def _unknown(name: str, known: tuple[str, ...]) -> InvalidOption:
-    return InvalidOption(f"there is no column {name!r}: there are {', '.join(known)}")
+    return InvalidOption(f"there is no column {name!r}. Use {', '.join(known)}.")
 
 
 def _without_headers(names: list[str]) -> InvalidOption:

@@ -43,7 +43,7 @@ class FolderOrigin:
         runtime = read_only_runtime(folder)
         if not runtime.disk.exists(checkpoint.PATH):
             raise DataDirectoryInvalid(
-                f"{folder} is no data directory of a broker: it has no file {checkpoint.PATH!r}; give the directory "
+                f"{folder} is not a broker's data directory: it has no file {checkpoint.PATH!r}; give the directory "
                 "that `headrace serve --data` has"
             )
         log = NativeLog(runtime, LogSettings())

@@ -62,7 +62,7 @@ def kind_in(schema: pa.Schema) -> pa.DataType:
     """The fields of values in a table with these columns. Raises TableInvalid where the table is no topic's."""
     other = [each.name for each in RECORD if len(schema) and each.name not in schema.names]
     if other:
-        raise TableInvalid(f"the table has no column {other[0]}: it is no topic's. Give another place.")
+        raise TableInvalid(f"the table has no column {other[0]}: it is not the table of a topic. Give another place.")
     return pa.struct([pa.field(each.name, each.type) for each in schema if each.name not in RECORD.names])
 
 

@@ -72,7 +72,7 @@ def maintain(
 
         return _maintain_iceberg(IcebergTarget(target, catalog, name), target, file_bytes, before, dry_run)
     raise TableInvalid(
-        f"{target.url} is no Delta or Iceberg table. A folder of Parquet files cannot be compacted: readers that "
+        f"{target.url} is not a Delta or Iceberg table. A folder of Parquet files cannot be compacted: readers that "
         "list it would see records twice, or not at all, meanwhile."
     )
 

@@ -371,7 +371,7 @@ def _pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise InvalidOption(f"{text!r} is no regular expression: {error}") from None
+        raise InvalidOption(f"{text!r} is not a regular expression: {error}") from None
     return text
 
 

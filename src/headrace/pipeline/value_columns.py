@@ -69,7 +69,7 @@ class ValueColumns:
         wanted: Any = fields[0].dataType if options.nested and fields else StructType(fields)
         strange = _strange(wanted)
         if strange:
-            raise InvalidOption(f"the schema cannot be decoded from JSON: {strange} is no type for that: use STRING")
+            raise InvalidOption(f"the schema cannot be decoded from JSON: {strange} is not supported. Use STRING.")
         kind = pa.struct(list(to_arrow_schema(wanted, timezone="UTC")))
         try:
             JsonDecoder(kind)

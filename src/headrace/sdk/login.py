@@ -54,7 +54,7 @@ def parse_login(scheme: str, user: str, options: Mapping[str, str]) -> Login | N
         )
     token_file, named = options.get("token_file", ""), options.get("password_file", "")
     if token_file and (user or named):
-        raise ValueError(f"{scheme}://: a user and token_file are two ways to come in. Use one")
+        raise ValueError(f"{scheme}://: a user and token_file exclude each other. Give one of them")
     if token_file:
         return Login(token_file=token_file)
     if not user:

@@ -14,9 +14,9 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
 def check_name(what: str, name: str, most: int = TOPIC_MAX) -> None:
     """Raise ValueError unless it may be the name of a topic or group."""
     if not name:
-        raise ValueError(f"a {what} needs a name, and the empty string is none")
+        raise ValueError(f"a {what}'s name must not be empty")
     if name in (".", ".."):
-        raise ValueError(f"{name!r} is a folder's name, not a {what}'s")
+        raise ValueError(f"{name!r} cannot be a {what}'s name: it means a folder. Choose another")
     if len(name) > most:
         raise ValueError(f"a {what}'s name has at most {most} characters here, and {name[:40]!r}... has {len(name)}")
     if not _LEGAL.match(name):

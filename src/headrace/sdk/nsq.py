@@ -89,7 +89,7 @@ class NsqTransport(Transport):
         """Make sure that both wires lead to one broker, and learn where its HTTP door is."""
         address, cluster_id = self._address, out.limits.get("cluster_id")
         if not cluster_id:
-            raise Unsuited(f"{address.nsq} is no Headrace. Use nsq://{address.nsq}, or correct nsq= in the URL")
+            raise Unsuited(f"{address.nsq} is not a Headrace. Use nsq://{address.nsq}, or correct nsq= in the URL")
         async with client_of(address, self._client_id) as client:
             try:
                 await client.cluster.refresh(())

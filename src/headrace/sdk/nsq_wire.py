@@ -118,7 +118,7 @@ class NsqConnection:
         if not said.get("auth_required") and said.get("headrace") != 1:
             return
         if clear and not is_loopback(clear):
-            raise NsqError(f"AUTH shows the secret to everybody on the way to {clear}. Use TLS: tls=1 or tls_ca=FILE")
+            raise NsqError(f"AUTH would send the secret in the clear to {clear}. Use TLS: tls=1 or tls_ca=FILE")
         try:
             secret = login.nsq_secret()
         except AuthenticationError as error:

@@ -229,4 +229,4 @@ def scenario(name: str) -> Scenario:
     try:
         return SCENARIOS[name]
     except KeyError:
-        raise ValueError(f"there is no scenario {name!r}; there are {', '.join(sorted(SCENARIOS))}") from None
+        raise ValueError(f"there is no scenario {name!r}. Use one of {', '.join(sorted(SCENARIOS))}") from None

@@ -133,17 +133,17 @@ class Hook:
             raise ValueError(f"the ladder must have {STEPS_MAX} steps at most (got {len(self.ladder)})")
         for name, text in self.headers.items():
             if not TOKEN.fullmatch(name) or not VALUE.fullmatch(text):
-                raise ValueError(f"{name!r} is no header that can be sent, or its value is none")
+                raise ValueError(f"{name!r} is not a header that can be sent, or its value cannot be")
             if name.lower().startswith(TAKEN):
                 raise ValueError(f"the header {name} is reserved. Leave it out")
         if self.batch and self.form.structured:
-            raise ValueError("a batch is structured by itself: batch and structured do not go together")
+            raise ValueError("batch and structured exclude each other: a batch is always structured")
         if bool(self.cert_file) != bool(self.key_file):
-            raise ValueError("a client's certificate and its key go together")
+            raise ValueError("a client's certificate and its key go together: give both, or neither")
         if parts.scheme == "http" and (self.ca_file or self.cert_file or self.insecure):
-            raise ValueError(f"{self.url} has no TLS, and so neither authorities nor certificates")
+            raise ValueError(f"{self.url} does not use TLS: leave out authorities, certificates and insecure")
         if self.insecure and self.ca_file:
-            raise ValueError("insecure believes any certificate: authorities say nothing then")
+            raise ValueError("insecure and authorities exclude each other: insecure accepts any certificate")
 
     @property
     def messages(self) -> int:
@@ -181,7 +181,7 @@ def _parts(url: str) -> SplitResult:
         # Read here, because it raises for what is no port.
         _ = parts.port
     except ValueError as error:
-        raise ValueError(f"{url!r} is no URL: {error}") from None
+        raise ValueError(f"{url!r} is not a URL: {error}") from None
     if parts.scheme not in DEFAULT_PORTS or not parts.hostname or not url.isprintable() or " " in url:
-        raise ValueError(f"{url!r} is no URL that can be posted to: it begins with https:// (or http://) and a host")
+        raise ValueError(f"{url!r} is not a URL that can be posted to. It begins with https:// (or http://) and a host")
     return parts

@@ -75,7 +75,7 @@ def verify(
             raise InvalidSignature(f"the request has no header {name}")
     id, sent, given = found[ID], found[TIMESTAMP], found[SIGNATURE]
     if not (sent.isascii() and sent.isdigit() and len(sent) < 16):
-        raise InvalidSignature(f"{TIMESTAMP} is {sent!r} where seconds since 1970 are wanted")
+        raise InvalidSignature(f"{TIMESTAMP} must be seconds since 1970 (got {sent!r})")
     age = (time.time() if now is None else now) - int(sent)
     if abs(age) > tolerance:
         raise InvalidSignature(f"the request was signed {age:.0f} seconds ago; {tolerance:.0f} are tolerated")

@@ -23,7 +23,7 @@ async def test_so_many_topics(start_broker: Starting) -> None:
         *(topics.create(f"t{number}", session=ANN) for number in range(10)), return_exceptions=True
     )
     assert sum(isinstance(each, BoundReached) for each in made) == 7, "they were made at once"
-    with pytest.raises(BoundReached, match="the user 'ann' has 3 topics, and no more may be of its making"):
+    with pytest.raises(BoundReached, match="the user 'ann' has 3 topics, the maximum that it may own"):
         await topics.ensure("more", session=ANN)
     for session in (BEN, Session(), OWN, None):
         await topics.create(f"of-{id(session)}", session=session)

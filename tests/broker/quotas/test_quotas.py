@@ -193,12 +193,12 @@ def test_values(kind: Kind, value: float, wrong: str) -> None:
     ("parts", "wrong"),
     [
         ([], "is empty"),
-        ([("group", "a")], "'group' can have no quota: there are user, client-id, ip"),
+        ([("group", "a")], "'group' cannot have a quota. Use one of user, client-id, ip"),
         ([("user", "a"), ("user", "b")], "more than once"),
         ([("user", "a"), ("ip", "10.0.0.1")], "cannot be combined"),
-        ([("ip", "localhost")], "'localhost' is no IP address"),
-        ([("user", "")], "1 to 255 characters, not 0"),
-        ([("user", "a" * 256)], "1 to 255 characters, not 256"),
+        ([("ip", "localhost")], "'localhost' is not an IP address"),
+        ([("user", "")], r"1 to 255 characters \(got 0\)"),
+        ([("user", "a" * 256)], r"1 to 255 characters \(got 256\)"),
     ],
 )
 def test_entities(parts: list[tuple[str, str | None]], wrong: str) -> None:
@@ -209,9 +209,9 @@ def test_entities(parts: list[tuple[str, str | None]], wrong: str) -> None:
 def test_kinds_are_for_types() -> None:
     assert kind_of("producer_byte_rate", frozenset((EntityType.USER, EntityType.CLIENT_ID))) is Kind.PRODUCE
     assert kind_of("connections_max", frozenset((EntityType.IP,))) is Kind.CONNECTIONS
-    with pytest.raises(InvalidQuota, match="'connection_creation_rate' is no quota of user"):
+    with pytest.raises(InvalidQuota, match="'connection_creation_rate' is not a quota of user"):
         kind_of("connection_creation_rate", frozenset((EntityType.USER,)))
-    with pytest.raises(InvalidQuota, match="no quota of client-id and user"):
+    with pytest.raises(InvalidQuota, match="not a quota of client-id and user"):
         kind_of("topics_max", frozenset((EntityType.USER, EntityType.CLIENT_ID)))
 
 

@@ -111,8 +111,8 @@ def test_how_rules_are_written():
         ("DEFAULT,RULE:a/b/", "never asked"),
         ("DEFAULT,DEFAULT", "never asked"),
         ("RULE:a/b/,RULE:a/b/", "twice"),
-        ("RULE:(/b/", "no pattern"),
-        ("RULE:(?=a)/b/", "no pattern"),
+        ("RULE:(/b/", "not a regular expression"),
+        ("RULE:(?=a)/b/", "not a regular expression"),
         ("RULE:(a)/$2/", "no group 2"),
     ],
 )

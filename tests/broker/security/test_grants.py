@@ -208,7 +208,7 @@ async def test_roles(start_broker: Starting):
     assert grants.find_rules(OWN, RuleFilter()) == []
     await grants.revoke_role(OWN, Grant("carl", "consumer", "orders", "billing"))
     assert not may("carl", READ, TOPIC, "orders")
-    with pytest.raises(InvalidRule, match="'carl' is no consumer of orders"):
+    with pytest.raises(InvalidRule, match="'carl' does not have the role consumer of orders"):
         await grants.revoke_role(OWN, Grant("carl", "consumer", "orders"))
     for wrong in (
         Grant("ann", "king"),

@@ -108,7 +108,7 @@ async def test_what_does_not_count(verify: Any):
     header = base64.urlsafe_b64encode(json.dumps({"alg": "HS256", "kid": "one"}).encode()).rstrip(b"=").decode()
     mac = hmac.digest(public, f"{header}.{payload}".encode(), hashlib.sha256)
     forged = f"{header}.{payload}.{base64.urlsafe_b64encode(mac).rstrip(b'=').decode()}"
-    none_listed = "the token's algorithm is none of jwt_algorithms"
+    none_listed = "the token's algorithm is not among jwt_algorithms"
     for text, reason in (
         (token(exp=now - 100), "the token has expired"),
         (token(nbf=now + 100), "the token is not valid yet"),
@@ -117,7 +117,7 @@ async def test_what_does_not_count(verify: Any):
         (token(exp=None), "the token lacks the claim exp"),
         (token(aud=None), "the token lacks the claim aud"),
         (token(iss=None), "the token lacks the claim iss"),
-        (token(sub=None), "the token's claim sub is no user's name"),
+        (token(sub=None), "the token's claim sub is not a user name"),
         (token(OTHER_KEY), "the token's signature or form is wrong"),
         (f"{head}.{payload}.{signature[:-4]}AAAA", "the token's signature or form is wrong"),
         (f"{head}.{payload}.", "the token's signature or form is wrong"),
@@ -133,14 +133,14 @@ async def test_what_does_not_count(verify: Any):
             jwt.encode(claims(), RSA_KEY, "RS256", {"kid": "one", "crit": ["x"], "x": 1}),
             "the token ",
         ),
-        ("", "the token is no signed token"),
-        ("a.b", "the token is no signed token"),
-        ("a.b.c", "the token is no signed token"),
-        ("é.b.c", "the token is no signed token"),
+        ("", "the token is not a signed token"),
+        ("a.b", "the token is not a signed token"),
+        ("a.b.c", "the token is not a signed token"),
+        ("é.b.c", "the token is not a signed token"),
         ("x" * (TOKEN_CHARACTERS_MAX + 1), f"the token has more than {TOKEN_CHARACTERS_MAX} characters"),
         (token(sub="ANONYMOUS"), "no user can have the name"),
         (token(sub="*"), "no user can have the name"),
-        (token(sub="a\nb"), "the token's claim sub is no user's name"),
+        (token(sub="a\nb"), "the token's claim sub is not a user name"),
     ):
         assert (await why(bearer(text))).startswith(reason), text
     # One that is unchanged still counts.
@@ -149,7 +149,7 @@ async def test_what_does_not_count(verify: Any):
 
 async def test_nothing_counts_by_default(broker: Broker):
     assert await why(broker.security.authenticator.bearer(token(), Session())) == (
-        "signed tokens do not count here (jwt_keys)"
+        "signed tokens are not accepted: jwt_keys is not configured"
     )
 
 

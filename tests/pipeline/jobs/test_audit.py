@@ -248,7 +248,7 @@ def test_a_topic_that_nobody_reads_cannot_be_judged() -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1.5", "101%", "-1%", "%"])
 def test_what_is_no_threshold_is_refused(text: str) -> None:
-    with pytest.raises(HeadraceError, match="is no threshold"):
+    with pytest.raises(HeadraceError, match="is not a threshold"):
         Threshold.parse(text)
 
 

@@ -89,4 +89,4 @@ def test_what_is_no_table_is_refused(topics: Topics, tmp_path: Path) -> None:
     for place in ("out", "nothing"):
         ran = CliRunner().invoke(pipeline.app, ["maintain", str(tmp_path / place)])
         assert isinstance(ran.exception, HeadraceError)
-        assert "is no Delta or Iceberg table" in str(ran.exception)
+        assert "is not a Delta or Iceberg table" in str(ran.exception)

@@ -141,7 +141,7 @@ def test_records_pass_through_a_function(topics: Topics, replay: Any, tmp_path: 
     for name, wrong in (("nowhere:x", "cannot be had"), ("json:no", "cannot be had"), ("json", "not MODULE:NAME")):
         with pytest.raises(InvalidOption, match=wrong):
             replay(topic, into="x", function=name)
-    with pytest.raises(InvalidOption, match="no function"):
+    with pytest.raises(InvalidOption, match="not a function"):
         replay(topic, into="x", function="json:__doc__")
 
 

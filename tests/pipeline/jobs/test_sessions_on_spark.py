@@ -103,7 +103,7 @@ def test_events_in_any_order_are_told_in_theirs(spark: SparkSession, topics: Top
         f"number {arrived[-1].sequence} of the question came before, or too late to be put in order",
         "there is no 'event' in it",
         "there is no 'question' in it",
-        "there is no event 'burnt'; there are asked, answered, commented, voted, accepted, closed, reopened",
+        "there is no event 'burnt'. Use one of asked, answered, commented, voted, accepted, closed, reopened",
     ]
     ends = topics.ask(lambda client: client.admin.list_offsets(dict.fromkeys([(topic, 0), (topic, 1)], LATEST)))
     assert topics.committed(f"sessions-{to}") == {each: entry.offset for each, entry in ends.items()}

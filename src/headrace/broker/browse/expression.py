@@ -45,7 +45,7 @@ class Token(NamedTuple):
 def parse(text: str) -> Test:
     """The test that an expression is. Raises InvalidSearch."""
     if len(text) > CHARACTERS_MAX:
-        raise InvalidSearch(f"where has {len(text)} characters: it may have {CHARACTERS_MAX}")
+        raise InvalidSearch(f"where must have at most {CHARACTERS_MAX} characters (got {len(text)})")
     return _Parser(text).whole()
 
 

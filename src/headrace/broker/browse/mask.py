@@ -85,7 +85,7 @@ def mask_of(setting: str) -> Mask | None:
     if not names:
         return None
     if len(names) > NAMES_MAX:
-        raise ValueError(f"it has {len(names)} names: {NAMES_MAX} are the most")
+        raise ValueError(f"it must have at most {NAMES_MAX} names (got {len(names)})")
     headers = frozenset(each.removeprefix(HEADER) for each in names if each.startswith(HEADER))
     paths = tuple(parse_path(each) for each in names if each != "key" and not each.startswith(HEADER))
     return Mask("key" in names, headers, paths)

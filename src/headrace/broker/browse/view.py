@@ -67,11 +67,11 @@ def parse_path(text: str) -> tuple[Step, ...]:
         if name:
             steps.append(name)
         elif not indexes:
-            raise ValueError(f"{text!r} is no path: fields are separated by single dots, as in customer.name")
+            raise ValueError(f"{text!r} is not a path: fields are separated by single dots, as in customer.name")
         for each in indexes:
             number = each.removesuffix("]")
             if not each.endswith("]") or not (number == "*" or (number.isdecimal() and len(number) < 10)):
-                raise ValueError(f"{text!r} is no path: an element is [0], all are [*]")
+                raise ValueError(f"{text!r} is not a path: an element is [0], all are [*]")
             steps.append(None if number == "*" else int(number))
     return tuple(steps)
 

@@ -109,7 +109,7 @@ class Documents:
                     "Look at it, and change it again"
                 )
             if before is None and len(self._documents.get(kind, {})) >= DOCUMENTS_MAX:
-                raise DocumentsFull(f"there are {DOCUMENTS_MAX} of the kind {kind}, as many as may be: delete some")
+                raise DocumentsFull(f"there are already {DOCUMENTS_MAX} of the kind {kind}, the maximum. Delete some.")
             document = Document(id, version + 1, self._runtime.clock.now_ms(), by, body)
             await self._write(kind, id, document)
             return document

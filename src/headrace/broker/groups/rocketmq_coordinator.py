@@ -87,7 +87,7 @@ class RocketMqCoordinator:
     async def _group(self, group_id: str) -> tuple[Shard, RocketMqGroup]:
         """The group, which is made if it is missing, or is empty and one of another protocol. Raises GroupError."""
         if not group_id or len(group_id) > NAME_CHARACTERS_MAX:
-            raise GroupError(Problem.INVALID_GROUP_ID, f"{group_id[:40]!r} is no name of a group")
+            raise GroupError(Problem.INVALID_GROUP_ID, f"{group_id[:40]!r} is not a group name")
         shard = await self._shards.for_change(group_id)
         found: AnyGroup | None = shard.groups.get(group_id)
         if isinstance(found, RocketMqGroup):

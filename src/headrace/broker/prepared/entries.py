@@ -124,7 +124,8 @@ def parse_id(text: str) -> int:
     """The number in an id, whichever topic it is of. Raises InvalidHalf."""
     if len(text) != ID_CHARACTERS or not all(letter in "0123456789abcdef" for letter in text):
         raise InvalidHalf(
-            f"{text[:40]!r} is no id of a half message, which is {ID_CHARACTERS} hexadecimal digits: send it as it came"
+            f"{text[:40]!r} is not the id of a half message ({ID_CHARACTERS} hexadecimal digits). "
+            "Send the id unchanged."
         )
     return int(text[ID_TOPIC_CHARACTERS:], 16)
 

@@ -189,7 +189,7 @@ class PreparedMessages:
         most = self._config.half_max_pending
         if self.pending + self._preparing >= most:
             raise HalfFull(
-                f"{most} half messages are undecided or being prepared, and no more may be (half_max_pending): decide "
+                f"{most} half messages are undecided or being prepared, the maximum (half_max_pending): decide "
                 "some, or try again"
             )
         message = Message(target.name, target.id, partition, group, timeout, now, key, value, tuple(headers))
@@ -220,7 +220,7 @@ class PreparedMessages:
         if given is None:
             return self._config.half_timeout_ms
         if not 1 <= given <= most:
-            raise InvalidHalf(f"a timeout of {given} ms makes no sense: it must be 1 to {most} (half_timeout_max_ms)")
+            raise InvalidHalf(f"the timeout must be 1 to {most} ms (half_timeout_max_ms; got {given})")
         return given
 
     async def _admit(self, session: Session, name: str, partition: int) -> Topic:
@@ -421,4 +421,4 @@ class PreparedMessages:
 
 def _check_group(group: str) -> None:
     if not 1 <= len(group) <= GROUP_MAX:
-        raise InvalidHalf(f"a producer group has a name of 1 to {GROUP_MAX} characters, and {group[:40]!r} is none")
+        raise InvalidHalf(f"the name of a producer group must have 1 to {GROUP_MAX} characters (got {group[:40]!r})")

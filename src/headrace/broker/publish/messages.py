@@ -81,7 +81,7 @@ def apply_header(message: Message, now_ms: int) -> Message:
     if not any(name == DELIVER_AT_HEADER for name, _ in message.headers):
         return message
     if message.due_ms:
-        raise InvalidDelay(f"a delay and the header {DELIVER_AT_HEADER} are both given: one of them is enough")
+        raise InvalidDelay(f"a delay and the header {DELIVER_AT_HEADER} are both given. Give one of them.")
     given = value or b""
     due_ms = -1
     if given.isdigit() and len(given) <= 18:
@@ -90,8 +90,8 @@ def apply_header(message: Message, now_ms: int) -> Message:
         due_ms = int.from_bytes(given, "big")
     if not 0 <= due_ms <= now_ms + MAX_DELAY_MS:
         raise InvalidDelay(
-            f"the header {DELIVER_AT_HEADER} is {given!r}, which is no time within 25 years: give milliseconds since "
-            "1970 as decimal text, or as 8 bytes, big-endian"
+            f"the header {DELIVER_AT_HEADER} is {given!r}, which is not a time within 25 years. Give milliseconds "
+            "since 1970 as decimal text, or as 8 bytes, big-endian"
         )
     return replace(message, due_ms=due_ms)
 

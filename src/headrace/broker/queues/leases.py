@@ -74,7 +74,7 @@ class Handle(NamedTuple):
             if version != _VERSION or renewed > 1:
                 raise ValueError
         except (ValueError, NoBase64, struct.error):
-            raise InvalidHandle(f"{text[:80]!r} is no receipt handle. Send that of the message.") from None
+            raise InvalidHandle(f"{text[:80]!r} is not a receipt handle. Send the message's own.") from None
         return cls(queue, lane, offset, attempt, until_ms, bool(renewed))
 
 
@@ -161,7 +161,7 @@ class QueueLeases:
     async def _wait(self, wanted: Wanted, wait_ms: int) -> _Receiver:
         queue = self._queue
         if queue.ephemeral:
-            raise InvalidQueue(f"messages of {queue.name}, which goes with its last consumer, cannot be leased")
+            raise InvalidQueue(f"messages of the ephemeral queue {queue.name} cannot be leased. Use another queue.")
         self._check_room(wanted)
         receiver = _Receiver(wanted)
         self.receivers[receiver] = None
@@ -186,12 +186,12 @@ class QueueLeases:
         waits, leases = self._queues.receives_max, self._queues.leases_max
         if len(self.receivers) >= waits:
             raise TooManyLeases(
-                f"{waits} receives wait on the queue {self._queue.name}, which is the most (queue_receives_max). "
+                f"{waits} receives wait on the queue {self._queue.name}, the maximum (queue_receives_max). "
                 "Try again later."
             )
         if wanted.limit and self.count >= leases:
             raise TooManyLeases(
-                f"{leases} messages of the queue {self._queue.name} are leased, which is the most (queue_leases_max). "
+                f"{leases} messages of the queue {self._queue.name} are leased, the maximum (queue_leases_max). "
                 "Settle some."
             )
 

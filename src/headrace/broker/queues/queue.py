@@ -177,7 +177,7 @@ class Queue:
         if self.gone:
             raise StorageFailed(f"the queue {self.name} of {self.topic.name} was deleted")
         if len(self.consumers) >= OWNERS_MAX:
-            raise InvalidQueueSetting(f"the queue {self.name} has {OWNERS_MAX} consumers, which is the most")
+            raise InvalidQueueSetting(f"the queue {self.name} has {OWNERS_MAX} consumers, the maximum. Stop some.")
         while self._next_consumer in self.consumers:
             self._next_consumer = self._next_consumer % OWNERS_MAX + 1
         consumer = Consumer(self, self._next_consumer, sink, label, timeout_ms, sample)

@@ -33,8 +33,8 @@ def check_name(name: str) -> None:
     """Raise InvalidQueue unless the name may be a queue's."""
     if not NAME.match(name) or len(name) > NAME_MAX:
         raise InvalidQueue(
-            f"a queue's name has 1 to {NAME_MAX} of the characters .a-zA-Z0-9_- and {EPHEMERAL} at the end where it is "
-            f"not to be stored, which {name[:80]!r} has not"
+            f"a queue's name must have 1 to {NAME_MAX} of the characters .a-zA-Z0-9_-, with {EPHEMERAL} at the end if "
+            f"it is not to be stored (got {name[:80]!r})"
         )
 
 
@@ -76,7 +76,8 @@ class QueueSettings:
         _within("max_attempts", self.max_attempts, 0, ATTEMPTS_MAX)
         _within("lookahead_max", self.lookahead_max, 1, LOOKAHEAD_LIMIT)
         if len(self.backoff_ms) > BACKOFF_STEPS_MAX:
-            raise InvalidQueueSetting(f"backoff_ms has {len(self.backoff_ms)} steps: {BACKOFF_STEPS_MAX} are the most")
+            steps = len(self.backoff_ms)
+            raise InvalidQueueSetting(f"backoff_ms must have at most {BACKOFF_STEPS_MAX} steps (got {steps})")
         for step in self.backoff_ms:
             _within("a step of backoff_ms", step, 0, DELAY_MAX_MS)
         if self.timeout_ms > self.timeout_max_ms:
@@ -84,9 +85,9 @@ class QueueSettings:
                 f"timeout_ms ({self.timeout_ms}) is above timeout_max_ms ({self.timeout_max_ms}): raise the latter"
             )
         if self.dead_key not in ("release", "park"):
-            raise InvalidQueueSetting(f"dead_key cannot be {self.dead_key!r}: it is release or park")
+            raise InvalidQueueSetting(f"dead_key must be release or park (got {self.dead_key!r})")
         if not 0.0 <= self.deliveries <= 1.0:
-            raise InvalidQueueSetting(f"deliveries cannot be {self.deliveries}: it is a share from 0 to 1")
+            raise InvalidQueueSetting(f"deliveries must be a share from 0 to 1 (got {self.deliveries})")
         parse_filter(self.filter)
 
     def changed(self, changes: Mapping[str, Any]) -> QueueSettings:
@@ -95,7 +96,7 @@ class QueueSettings:
         converted: dict[str, Any] = {}
         for name, value in changes.items():
             if name not in known:
-                raise InvalidQueueSetting(f"a queue has no setting {name!r}: there are {', '.join(known)}")
+                raise InvalidQueueSetting(f"a queue has no setting {name!r}. Use one of {', '.join(known)}.")
             converted[name] = _convert(name, getattr(self, name), value)
         return replace(self, **converted)
 
@@ -147,7 +148,7 @@ _TOKEN = re.compile(r'\s*("(?:[^"\\]|\\.)*"|!=|=|\(|\)|,|[^\s=!(),"]+)')
 def parse_filter(text: str) -> list[Condition]:
     """The conditions of a filter, all of which a message must meet. Raises InvalidQueueSetting."""
     if len(text) > FILTER_CHARACTERS_MAX:
-        raise InvalidQueueSetting(f"a filter has at most {FILTER_CHARACTERS_MAX} characters, not {len(text)}")
+        raise InvalidQueueSetting(f"a filter must have at most {FILTER_CHARACTERS_MAX} characters (got {len(text)})")
     tokens = _tokens(text)
     conditions: list[Condition] = []
     at = 0

@@ -23,9 +23,9 @@ def make_entity(parts: Iterable[tuple[str, str | None]]) -> Entity:
     found: dict[EntityType, str | None] = {}
     for kind, name in parts:
         if kind not in EntityType._value2member_map_:
-            raise InvalidQuota(f"{kind[:80]!r} can have no quota: there are {', '.join(EntityType)}")
+            raise InvalidQuota(f"{kind[:80]!r} cannot have a quota. Use one of {', '.join(EntityType)}.")
         if EntityType(kind) in found:
-            raise InvalidQuota(f"the type {kind} stands more than once in the entity")
+            raise InvalidQuota(f"the type {kind} occurs more than once in the entity")
         found[EntityType(kind)] = None if name is None else _clean(EntityType(kind), name)
     if not found:
         raise InvalidQuota(f"the entity is empty: name one of {', '.join(EntityType)}")
@@ -36,13 +36,13 @@ def make_entity(parts: Iterable[tuple[str, str | None]]) -> Entity:
 
 def _clean(kind: EntityType, name: str) -> str:
     if not name or len(name) > NAME_CHARACTERS_MAX:
-        raise InvalidQuota(f"the name of a {kind} has 1 to {NAME_CHARACTERS_MAX} characters, not {len(name)}")
+        raise InvalidQuota(f"the name of a {kind} must have 1 to {NAME_CHARACTERS_MAX} characters (got {len(name)})")
     if kind is not EntityType.IP:
         return name
     try:
         return str(ip_address(name))
     except ValueError:
-        raise InvalidQuota(f"{name[:80]!r} is no IP address") from None
+        raise InvalidQuota(f"{name[:80]!r} is not an IP address") from None
 
 
 def address_name(host: str) -> str:

@@ -67,7 +67,7 @@ def kind_of(name: str, types: frozenset[EntityType]) -> Kind:
     fitting = [kind.value for kind, rule in RULES.items() if _fits(kind, rule, types)]
     if name not in fitting:
         what = " and ".join(sorted(types))
-        raise InvalidQuota(f"{name[:80]!r} is no quota of {what}: there are {', '.join(fitting)}")
+        raise InvalidQuota(f"{name[:80]!r} is not a quota of {what}. Use one of {', '.join(fitting)}.")
     return Kind(name)
 
 

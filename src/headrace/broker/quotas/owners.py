@@ -78,7 +78,7 @@ class Owners:
             self._quotas.figures[self._kind].refused += 1
             what = self._kind.value.removesuffix("_max")
             raise BoundReached(
-                f"the user '{user}' has {most:g} {what}, and no more may be of its making ({self._kind.value}). Delete "
+                f"the user '{user}' has {most:g} {what}, the maximum that it may own ({self._kind.value}). Delete "
                 "some, or have the bound raised."
             )
         self._making[user] = making + 1

@@ -15,14 +15,14 @@ def check_index(text: str) -> str | None:
     """What is wrong with a value of the setting, or None."""
     fields = [field.strip() for field in text.split(",")] if text.strip() else []
     if len(fields) > FIELDS_MAX:
-        return f"it has {len(fields)} fields, and {FIELDS_MAX} are the most"
+        return f"it must have at most {FIELDS_MAX} fields (got {len(fields)})"
     for field in fields:
         if field in (KEY, ID, TAGS):
             continue
         if not field.startswith(HEADER) or field == HEADER or not field.isprintable():
-            return f"it is a list of {KEY}, {ID}, {TAGS} and {HEADER}NAME, and {field!r} is none of these"
+            return f"it must be a list of {KEY}, {ID}, {TAGS} and {HEADER}NAME (got {field!r})"
         if len(field) > FIELD_CHARACTERS_MAX:
-            return f"the name of a field has at most {FIELD_CHARACTERS_MAX} characters, not {len(field)}"
+            return f"the name of a field must have at most {FIELD_CHARACTERS_MAX} characters (got {len(field)})"
     return None
 
 

@@ -73,10 +73,10 @@ class Query:
         if self.trace and not TRACE.fullmatch(self.trace):
             return f"the trace is {self.trace.decode(errors='replace')[:80]!r}: it must be 32 small hex digits"
         if not (self.trace or self.terms) or len(self.terms) > TERMS_MAX:
-            return f"a search has 1 to {TERMS_MAX} terms, not {len(self.terms)}"
+            return f"a search must have 1 to {TERMS_MAX} terms (got {len(self.terms)})"
         for name, value in self.terms:
             if not 0 < len(value) <= VALUE_BYTES_MAX:
-                return f"the value of {name} has {len(value)} bytes: it must have 1 to {VALUE_BYTES_MAX}"
+                return f"the value of {name} must have 1 to {VALUE_BYTES_MAX} bytes (got {len(value)})"
         if self.since > self.until:
             return f"the range of time ends ({self.until}) before it begins ({self.since})"
         return None

@@ -108,7 +108,7 @@ class Search:
         """One of the searches that may be under way at a time, and its bounds. Raises TooManySearches."""
         if self._running >= self._most:
             raise TooManySearches(
-                f"{self._most} searches are under way, as many as may be (searches_max): try again in a moment"
+                f"{self._most} searches are under way, the maximum (searches_max): try again in a moment"
             )
         self._running += 1
         try:

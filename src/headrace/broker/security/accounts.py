@@ -189,9 +189,7 @@ class Accounts:
 
     def _check_room(self, more: int) -> None:
         if len(self._users.by_name) + more > self._users_max:
-            raise TooManyIdentities(
-                f"there are {self._users_max} users, which is the most. Delete some, or raise users_max."
-            )
+            raise TooManyIdentities(f"there are {self._users_max} users, the maximum. Delete some, or raise users_max.")
 
     async def _derive(self, password: str, kept: Mapping[Mechanism, Credential]) -> list[Credential]:
         raw = encode_password(password)
@@ -319,7 +317,7 @@ class Accounts:
             self._existing(user)
             if len(self._users.tokens) >= self._tokens_max:
                 raise TooManyIdentities(
-                    f"there are {self._tokens_max} tokens, which is the most. Revoke some, or raise tokens_max."
+                    f"there are {self._tokens_max} tokens, the maximum. Revoke some, or raise tokens_max."
                 )
             secret = self._runtime.random.bytes(SECRET_BYTES).hex()
             token_id = self._runtime.random.bytes(ID_BYTES).hex()

@@ -160,7 +160,7 @@ def _converter(rule: Rule) -> Callable[[str], str | None]:
     try:
         pattern = re2.compile(rule.pattern, options)
     except re2.error:
-        raise ConfigError(f"certificate_rules: '{rule.pattern}' is no pattern that RE2 knows") from None
+        raise ConfigError(f"certificate_rules: '{rule.pattern}' is not a regular expression in RE2's syntax") from None
     parts = _parts_of(rule, pattern.groups)
 
     def convert(subject: str) -> str | None:

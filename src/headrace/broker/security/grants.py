@@ -139,7 +139,7 @@ class Grants:
         key = _key_of_role(grant)
         async with self._security.store.changing():
             if key not in self._roles.values:
-                raise InvalidRule(f"'{grant.user}' is no {grant}. See `headrace role list`.")
+                raise InvalidRule(f"'{grant.user}' does not have the role {grant}. See `headrace role list`.")
             await self._security.store.write([self._roles.drop(key)])
             self._notify(grant.rules())
         self._security.audit.record(session, "role.revoke", Resource.USER, grant.user, detail=str(grant))

@@ -83,7 +83,7 @@ def parse_keys(raw: bytes) -> dict[str, Key]:
     found = json.loads(raw)
     listed = found.get("keys") if isinstance(found, dict) else None
     if not isinstance(listed, list) or len(listed) > KEYS_MAX:
-        raise ValueError(f"it is no JWKS: an object with 'keys', a list of {KEYS_MAX} at most")
+        raise ValueError(f"it is not a JWKS: an object with 'keys', a list of {KEYS_MAX} at most")
     keys: dict[str, Key] = {}
     for each in listed:
         # A symmetric key would let all who can read it sign.
@@ -128,16 +128,16 @@ class JwtVerifier:
     async def verify(self, text: str) -> Identity:
         """The identity that a token shows. Raises InvalidToken."""
         if not self.is_on:
-            raise InvalidToken("signed tokens do not count here (jwt_keys)")
+            raise InvalidToken("signed tokens are not accepted: jwt_keys is not configured")
         if len(text) > TOKEN_CHARACTERS_MAX:
             raise InvalidToken(f"the token has more than {TOKEN_CHARACTERS_MAX} characters")
         header = _header_of(text)
         algorithm = header.get("alg")
         # Before any key is looked for.
         if algorithm not in self._algorithms:
-            raise InvalidToken("the token's algorithm is none of jwt_algorithms")
+            raise InvalidToken("the token's algorithm is not among jwt_algorithms")
         if "crit" in header:
-            raise InvalidToken("the token has critical headers, and none is known")
+            raise InvalidToken("the token has critical headers (crit), which are not supported")
         key = await self._key(str(header.get("kid", "")))
         return self._identity(text, str(algorithm), key)
 
@@ -176,7 +176,7 @@ class JwtVerifier:
     def _user(self, claims: Mapping[str, Any]) -> str:
         name = claims.get(self._config.jwt_user_claim)
         if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARACTERS_MAX or not name.isprintable():
-            raise InvalidToken(f"the token's claim {self._config.jwt_user_claim} is no user's name")
+            raise InvalidToken(f"the token's claim {self._config.jwt_user_claim} is not a user name")
         if name in (ANY, ANONYMOUS):
             raise InvalidToken(f"no user can have the name in the token's claim {self._config.jwt_user_claim}")
         return name
@@ -242,4 +242,4 @@ def _header_of(text: str) -> Mapping[str, Any]:
     try:
         return jwt.get_unverified_header(text)
     except (jwt.PyJWTError, ValueError, TypeError):
-        raise InvalidToken("the token is no signed token") from None
+        raise InvalidToken("the token is not a signed token") from None

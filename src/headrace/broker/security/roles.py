@@ -32,7 +32,7 @@ class Grant:
         """What the role allows. Raises InvalidRule."""
         rights = ROLES.get(self.role)
         if rights is None:
-            raise InvalidRule(f"there is no role '{self.role}'. Those that there are: {', '.join(ROLES)}")
+            raise InvalidRule(f"there is no role '{self.role}'. Use one of {', '.join(ROLES)}.")
         if self.name != ANY and self.role not in (PRODUCER, CONSUMER):
             raise InvalidRule(f"the role {self.role} is for all topics (got '{self.name}'). Leave the name out.")
         if self.group != ANY and self.role != CONSUMER:

@@ -93,7 +93,7 @@ class ScramExchange:
         name, _, rest = self._bare.partition(",")
         nonce, *extensions = rest.split(",")
         if name.startswith("m="):
-            raise self._error("the client's SCRAM message has a mandatory extension, and none is known")
+            raise self._error("the client's SCRAM message has a mandatory extension, which is not supported")
         if not name.startswith("n=") or not _NAME.fullmatch(name[2:]):
             raise self._error("the client's first SCRAM message has no valid user name")
         if not nonce.startswith("r=") or not _NONCE.fullmatch(nonce[2:]):

@@ -25,7 +25,7 @@ def parse_word(kind: type[Kind], text: str, what: str) -> Kind:
         return kind[text.upper().replace("-", "_")]
     except KeyError:
         known = ", ".join(map(word, kind))
-        raise InvalidRule(f"there is no {what} '{text[:TEXT_MAX]}'. Those that there are: {known}") from None
+        raise InvalidRule(f"there is no {what} '{text[:TEXT_MAX]}'. Use one of {known}.") from None
 
 
 def parse_operation(text: str) -> Operation:
@@ -40,7 +40,7 @@ def check_operation(operation: Operation, resource: Resource) -> None:
     """Raise InvalidRule where there is no such operation on that kind of resource."""
     if operation is not Operation.ALL and operation not in OPERATIONS[resource]:
         known = ", ".join(sorted(map(word, OPERATIONS[resource])))
-        raise InvalidRule(f"there is no {word(operation)} on a {word(resource)}. Those that there are: all, {known}")
+        raise InvalidRule(f"there is no {word(operation)} on a {word(resource)}. Use one of all, {known}.")
 
 
 def pattern_of(name: str) -> tuple[Pattern, str]:

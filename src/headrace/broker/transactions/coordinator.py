@@ -177,12 +177,12 @@ class TransactionCoordinator:
         since."""
         if not transactional_id or len(transactional_id) > ID_CHARACTERS_MAX:
             raise InvalidTransactionalId(
-                f"a transactional id has 1 to {ID_CHARACTERS_MAX} characters, not {len(transactional_id)}"
+                f"a transactional id must have 1 to {ID_CHARACTERS_MAX} characters (got {len(transactional_id)})"
             )
         longest = self._config.transaction_max_timeout_ms
         if not 0 < timeout_ms <= longest:
             raise InvalidTransactionTimeout(
-                f"a transaction's timeout is 1 to {longest} ms (transaction_max_timeout_ms), not {timeout_ms}"
+                f"a transaction's timeout must be 1 to {longest} ms (transaction_max_timeout_ms; got {timeout_ms})"
             )
         return await self._in_turn(
             transactional_id, self._take_id(transactional_id, timeout_ms, producer_id, epoch, holder)

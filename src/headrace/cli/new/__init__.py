@@ -11,7 +11,7 @@ import typer
 from headrace.cli.options import extra, parse_path
 from headrace.errors import ConfigError
 
-app = typer.Typer(help="A project to start from, with tests.", no_args_is_help=True)
+app = typer.Typer(help="Writes a project to start from, with tests.", no_args_is_help=True)
 
 
 class PayloadKind(StrEnum):

@@ -10,12 +10,12 @@ import typer
 
 from headrace.cli.pipeline import archive, audit, lake, logs, maintain, replay, sessions
 
-app = typer.Typer(help="Jobs over topics, on Spark: pip install 'headrace[pipeline]'.", no_args_is_help=True)
+app = typer.Typer(help="Runs jobs over topics on Spark: pip install 'headrace[pipeline]'.", no_args_is_help=True)
 
 
 @app.callback()
 def jobs() -> None:
-    """Jobs over topics, on Spark: pip install 'headrace[pipeline]'."""
+    """Runs jobs over topics on Spark: pip install 'headrace[pipeline]'."""
 
 
 app.command("archive")(archive.archive)

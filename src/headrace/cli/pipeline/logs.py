@@ -132,7 +132,7 @@ def field_names(texts: list[str]) -> dict[str, str]:
     named = assignments(texts, "--field")
     for name in named:
         if name not in ROLES:
-            raise HeadraceError(f"--field {name}={named[name]}: {name!r} is none of {', '.join(ROLES)}")
+            raise HeadraceError(f"--field {name}={named[name]}: {name!r} is not one of {', '.join(ROLES)}")
     return named
 
 

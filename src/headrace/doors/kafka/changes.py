@@ -43,13 +43,13 @@ def check_asked(partitions: int, config: BrokerSettings) -> None:
     """Refuse a request that asks for so many partitions in all that making them would keep others from their turn."""
     if partitions > config.partitions_per_request_max:
         raise TooManyPartitions(
-            f"the request asks for {partitions} partitions, and {config.partitions_per_request_max} are the most "
+            f"the request asks for {partitions} partitions, above the maximum of {config.partitions_per_request_max} "
             "(partitions_per_request_max). Ask for them in several requests."
         )
 
 
 def repeated(keys: Iterable[T]) -> set[T]:
-    """The keys that stand more than once in a request."""
+    """The keys that occur more than once in a request."""
     return {key for key, count in Counter(keys).items() if count > 1}
 
 
@@ -63,7 +63,7 @@ def check_replicas(broker_ids: Sequence[int], nodes: Sequence[int]) -> None:
     elif unknown := next((each for each in broker_ids if each not in nodes), None):
         reason = f"there is no broker {unknown} to hold a replica"
     elif len(set(broker_ids)) < len(broker_ids):
-        reason = "a broker stands more than once in a list of replicas"
+        reason = "a broker occurs more than once in a list of replicas"
     else:
         reason = "every node of the group holds a replica of every partition"
     raise KafkaError(ErrorCode.invalid_replica_assignment, f"{reason}: name {those}")

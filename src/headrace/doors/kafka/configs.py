@@ -290,7 +290,7 @@ def check_node(name: str, node_id: int, expected: str) -> None:
     try:
         given = int(name)
     except ValueError:
-        raise KafkaError(ErrorCode.invalid_request, f"a broker is named by its number, and '{name}' is none") from None
+        raise KafkaError(ErrorCode.invalid_request, f"a broker is named by its number (got '{name}')") from None
     if given != node_id:
         raise KafkaError(ErrorCode.invalid_request, f"this is broker {node_id}, not {name}: ask it about {expected}")
 
@@ -322,7 +322,7 @@ async def alter(call: Call, resource: Any, change: Change, validate_only: bool) 
     kind, name = resource.resource_type, resource.resource_name
     keys = [config.name for config in resource.configs]
     if len(set(keys)) != len(keys):
-        raise KafkaError(ErrorCode.invalid_request, "a setting stands more than once in the request")
+        raise KafkaError(ErrorCode.invalid_request, "a setting occurs more than once in the request")
     if kind == Resource.TOPIC:
         if not name:
             raise KafkaError(ErrorCode.invalid_request, "settings are changed topic by topic: name one")

@@ -157,7 +157,7 @@ class _Node:
         tag, client = message[:TAG_BYTES], message[TAG_BYTES:]
         nonce, self._nonce = self._nonce, b""
         if not hmac.compare_digest(tag, tag_of(security.users.secret, nonce, client)):
-            raise security.authenticator.error(self._session, "", NODE, "this is no node of the group")
+            raise security.authenticator.error(self._session, "", NODE, "this is not a node of the group")
         said = json.loads(client)
         self._session.host = said["host"]
         self.identity = Identity(said["user"], NODE, scope=scope_of(said["scope"]))

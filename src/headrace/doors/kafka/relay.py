@@ -128,7 +128,7 @@ class _Link:
         name = NODE.encode()
         shaken = await self.ask(SASL_HANDSHAKE, 1, False, None, INT16.pack(len(name)) + name)
         if INT16.unpack_from(shaken)[0]:
-            raise OSError("it takes no other node's word")
+            raise OSError("it does not accept requests from other nodes")
         nonce = await self._say(b"")
         await self._say(tag_of(secret, nonce, client) + client)
 
@@ -136,7 +136,7 @@ class _Link:
         reply = await self.ask(SASL_AUTHENTICATE, 0, False, None, INT32.pack(len(message)) + message)
         code, size = INT16.unpack_from(reply)[0], INT16.unpack_from(reply, 2)[0]
         if code:
-            raise OSError("it does not take this node for one of the group")
+            raise OSError("it does not accept this node as a member of the group")
         # Behind the error and its message, which is null.
         return reply[8 + max(size, 0) :]
 

@@ -121,7 +121,7 @@ class Call:
         except ValueError:
             number = INT64_MAX + 1
         if not -INT64_MAX <= number <= INT64_MAX:
-            raise ResponseError(Code.INVALID_PARAMETER, f"the field {name} is no number ({str(value)[:40]!r})")
+            raise ResponseError(Code.INVALID_PARAMETER, f"the field {name} is not a number ({str(value)[:40]!r})")
         return number
 
     def flag(self, name: str) -> bool:

@@ -154,7 +154,7 @@ def _decode_json(header: bytes) -> Command:
 
 def _number(value: object) -> int:
     if type(value) is not int or not -(1 << 31) <= value < 1 << 31:
-        raise TypeError(f"{str(value)[:40]!r} is no number of 32 bits")
+        raise TypeError(f"{str(value)[:40]!r} is not a 32-bit number")
     return value
 
 
@@ -162,7 +162,7 @@ def _text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if not isinstance(value, str | int | float):
-        raise TypeError(f"{str(value)[:40]!r} is no text")
+        raise TypeError(f"{str(value)[:40]!r} is not a text")
     return str(value)
 
 

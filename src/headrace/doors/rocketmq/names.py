@@ -32,7 +32,7 @@ def log_name(topic: str) -> str:
     longest = RETRY_NAME_MAX if topic.startswith((RETRY, DEAD)) else NAME_MAX
     if not _LEGAL.match(topic) or len(topic) > longest or topic == DEFAULT_TOPIC or _rocketmq_name(name) != topic:
         raise InvalidTopic(
-            f"{topic[:40]!r} is no name of a topic: it has 1 to {longest} ASCII letters, digits, '%', '|', '-' and '_' "
+            f"{topic[:40]!r} is not a topic name: it has 1 to {longest} ASCII letters, digits, '%', '|', '-' and '_' "
             f"and is not {DEFAULT_TOPIC}"
         )
     if is_protected(name):

@@ -64,7 +64,7 @@ def due_ms(properties: Mapping[str, str], now_ms: int) -> int:
             continue
         digits = text.removeprefix("-").removeprefix("+")
         if not (digits.isascii() and digits.isdecimal() and len(digits) < 19):
-            raise ResponseError(Code.MESSAGE_ILLEGAL, f"timer message illegal: {name} is no number ({text[:40]!r})")
+            raise ResponseError(Code.MESSAGE_ILLEGAL, f"timer message illegal: {name} is not a number ({text[:40]!r})")
         due = since + int(text) * unit
         return due if due > now_ms else 0
     return 0

@@ -397,7 +397,7 @@ class _Parser:
         if kind == "whole":
             number = int(text.rstrip("lL"))
             if number >= 1 << 63:
-                raise InvalidExpression(f"{text} is no number of 64 bits")
+                raise InvalidExpression(f"{text} is not a 64-bit number")
             self.token = self._next()
             return self._constant(number if number < 1 << 31 else Long(number))
         if kind == "float":

@@ -43,7 +43,7 @@ def parse_subscription(expression: str, kind: str, version: int = 0) -> RocketMq
         try:
             compile_sql(expression)
         except InvalidExpression as error:
-            raise ResponseError(Code.SUBSCRIPTION_PARSE_FAILED, f"{expression[:80]!r} is no SQL92: {error}") from None
+            raise ResponseError(Code.SUBSCRIPTION_PARSE_FAILED, f"{expression[:80]!r} is not SQL92: {error}") from None
         return RocketMqSubscription(expression, version, kind=SQL92)
     if kind not in (TAG, ""):
         raise ResponseError(
@@ -56,7 +56,7 @@ def parse_subscription(expression: str, kind: str, version: int = 0) -> RocketMq
     found = frozenset(hash_tag(tag) for tag in tags if tag)
     if not found or len(found) > TAGS_MAX:
         raise ResponseError(
-            Code.SUBSCRIPTION_PARSE_FAILED, f"{expression[:80]!r} is no list of 1 to {TAGS_MAX} tags with || between"
+            Code.SUBSCRIPTION_PARSE_FAILED, f"{expression[:80]!r} is not a list of 1 to {TAGS_MAX} tags with || between"
         )
     return RocketMqSubscription(expression, version, found)
 

@@ -40,7 +40,7 @@ class Threshold:
         except ValueError:
             found = cls(count=-1)
         if found.count < 0 or not 0 <= found.share <= 1:
-            raise HeadraceError(f"{text!r} is no threshold; it can be a number of messages (25) or a share (0.1%)")
+            raise HeadraceError(f"{text!r} is not a threshold. Give a number of messages (25) or a share (0.1%).")
         return found
 
     def allows(self, wrong: int, of: int) -> bool:

@@ -102,5 +102,5 @@ def check_checkpoint(folder: Path, job: str, to: str, queries: tuple[str, ...]) 
     strangers = sorted(each.name for each in folder.iterdir() if each.name not in (*queries, f"{OWNER}.tmp"))
     if strangers:
         raise CheckpointInvalid(
-            f"{folder} is no checkpoint of `{job}`, there is {strangers[0]} in it: give another folder"
+            f"{folder} is not a checkpoint of `{job}`: it contains {strangers[0]}. Give another folder"
         )

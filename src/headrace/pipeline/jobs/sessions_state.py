@@ -85,12 +85,12 @@ class Questions(StatefulProcessor):
     def _event(self, row: Row) -> Event | Output:
         name = row["event"]
         if name not in EVENTS:
-            return _broken(row, f"there is no event {name!r}; there are {', '.join(EVENTS)}")
+            return _broken(row, f"there is no event {name!r}. Use one of {', '.join(EVENTS)}.")
         try:
             data = json.loads(row["value"])
         except (ValueError, RecursionError) as error:
             # Spark's own reader of JSON is content with less.
-            return _broken(row, f"it is no JSON: {error}")
+            return _broken(row, f"it is not JSON: {error}")
         for known in (self._names.question, self._names.event, self._names.time, self._names.sequence):
             data.pop(known, None)
         return Event(name, row["at_ms"], row["sequence"], (row["partition"], row["offset"]), data)

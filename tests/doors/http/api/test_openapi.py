@@ -49,7 +49,7 @@ async def test_a_route_takes_the_fields_that_it_declares(served: Served, endpoin
     declared = [each.name for each in operation.query]
     if not operation.is_large:
         _, refused = await served.ask(operation.method, f"{path}?no_such_field=1")
-        assert refused["message"].endswith(f"those known are: {', '.join(declared) or 'none'}")
+        assert refused["message"].endswith(f". Known parameters: {', '.join(declared) or 'none'}")
     for name in declared:
         _, answer = await served.ask(operation.method, f"{path}?{name}=1")
         assert not re.match("there is no (field|parameter)", answer.get("message", "")), answer
@@ -57,7 +57,7 @@ async def test_a_route_takes_the_fields_that_it_declares(served: Served, endpoin
         _, refused = await served.ask(operation.method, path, {"no_such_field": 1})
         assert "no_such_field" in refused["message"]
         schema = operation.body.schema if isinstance(operation.body, Named) else operation.body
-        listed = refused["message"].partition("those known are: ")[2]
+        listed = refused["message"].partition(". Known fields: ")[2]
         assert (set() if listed == "none" else set(listed.split(", "))) == set(schema["properties"])
 
 

@@ -36,7 +36,7 @@ def compile_pattern(pattern: str) -> Any:
     options.max_mem = PATTERN_BYTES_MAX
     try:
         if len(pattern) > PATTERN_CHARACTERS_MAX:
-            raise re2.error(f"it has {len(pattern)} characters, and {PATTERN_CHARACTERS_MAX} are taken")
+            raise re2.error(f"it must have at most {PATTERN_CHARACTERS_MAX} characters (got {len(pattern)})")
         return re2.compile(pattern, options)
     except re2.error as error:
         why = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else error.args[0]

@@ -81,12 +81,12 @@ def _structured(given: Any) -> Event:
     data, packed = attributes.pop("data", None), attributes.pop("data_base64", None)
     kind = attributes.pop("datacontenttype", "")
     if not isinstance(kind, str):
-        raise bad_request(f"the event's datacontenttype is {kind!r} where a text is wanted")
+        raise bad_request(f"the event's datacontenttype must be a text (got {kind!r})")
     if data is not None and packed is not None:
-        raise bad_request("the event has data and data_base64: one of them is enough")
+        raise bad_request("the event has both data and data_base64. Give one of them.")
     if packed is not None:
         if not isinstance(packed, str):
-            raise bad_request("the event's data_base64 is no text")
+            raise bad_request("the event's data_base64 must be a text")
         try:
             return _event(attributes, kind, b64decode(packed, validate=True))
         except ValueError as error:
@@ -158,7 +158,7 @@ def _utf8(name: str, value: str) -> bytes:
 
 def _json(body: bytes) -> Any:
     def refuse(constant: str) -> NoReturn:
-        raise ValueError(f"{constant} is no JSON")
+        raise ValueError(f"{constant} is not JSON")
 
     try:
         return json.loads(body, parse_constant=refuse)

@@ -33,7 +33,7 @@ class Fields:
         except (ValueError, RecursionError) as error:
             raise bad_request(f"the body is not JSON: {error}") from None
         if not isinstance(given, dict):
-            raise bad_request(f"the body is a JSON {_kind(given)} where an object is wanted")
+            raise bad_request(f"the body must be a JSON object (got {_kind(given)})")
         return cls(given)
 
     def take(self, name: str, default: Any = None) -> Any:
@@ -45,7 +45,7 @@ class Fields:
     def _typed(self, name: str, default: Any, kind: type, words: str) -> Any:
         value = self.take(name, default)
         if not isinstance(value, kind):
-            raise bad_request(f"{name} is a {_kind(value)} where {words} is wanted")
+            raise bad_request(f"{name} must be {words} (got {_kind(value)})")
         return value
 
     def text(self, name: str, default: str = "") -> str:
@@ -58,7 +58,7 @@ class Fields:
         """true or false, as text in a query."""
         value = self.text(name, "false")
         if value not in ("true", "false"):
-            raise bad_request(f"{name} is {value!r}: it can be true or false")
+            raise bad_request(f"{name} must be true or false (got {value!r})")
         return value == "true"
 
     def object(self, name: str) -> Mapping[str, Any]:
@@ -70,9 +70,9 @@ class Fields:
         if isinstance(value, str) and value.isascii() and value.removeprefix("-").isdigit() and len(value) < 20:
             value = int(value)
         if type(value) is not int:
-            raise bad_request(f"{name} is {value!r} where a whole number is wanted")
+            raise bad_request(f"{name} must be a whole number (got {value!r})")
         if not least <= value <= most:
-            raise bad_request(f"{name} is {value}: it must be {least} to {most}")
+            raise bad_request(f"{name} must be {least} to {most} (got {value})")
         return value
 
     def end(self) -> None:
@@ -80,7 +80,7 @@ class Fields:
         for name in self._given:
             if name not in self._known:
                 known = ", ".join(self._known) or "none"
-                raise bad_request(f"there is no field {name!r} here; those known are: {known}")
+                raise bad_request(f"there is no field {name!r}. Known fields: {known}")
 
 
 def _kind(value: Any) -> str:

@@ -68,12 +68,12 @@ def listing_of(
     """What a request wants."""
     search = fields.text("search")
     if len(search) > SEARCH_CHARACTERS_MAX:
-        raise bad_request(f"search has {len(search)} characters: it may have {SEARCH_CHARACTERS_MAX}")
+        raise bad_request(f"search must have at most {SEARCH_CHARACTERS_MAX} characters (got {len(search)})")
     sort, order = fields.text("sort", sorts[0]), fields.text("order", "asc")
     if sort not in sorts:
-        raise bad_request(f"sort is {sort!r}: it can be {', '.join(sorts)}")
+        raise bad_request(f"sort must be one of {', '.join(sorts)} (got {sort!r})")
     if order not in ("asc", "desc"):
-        raise bad_request(f"order is {order!r}: it can be asc or desc")
+        raise bad_request(f"order must be asc or desc (got {order!r})")
     return Listing(
         search, sort, order == "desc", fields.number("offset", 0, 0, OFFSET_MAX),
         fields.number("limit", limit_default, 1, limit_max),

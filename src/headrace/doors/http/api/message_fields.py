@@ -42,15 +42,15 @@ def bytes_of(fields: Fields, name: str) -> bytes | None:
     """Bytes as text, or in Base64 under the name with `_base64`; None where there is neither."""
     text, packed = fields.take(name), fields.take(name + "_base64")
     if text is not None and packed is not None:
-        raise bad_request(f"{name} and {name}_base64 are both given: one of them is enough")
+        raise bad_request(f"{name} and {name}_base64 are both given. Give one of them.")
     if text is not None:
         if not isinstance(text, str):
-            raise bad_request(f"{name} is {text!r} where a text is wanted; what is not text goes into {name}_base64")
+            raise bad_request(f"{name} must be a text (got {text!r}). Send bytes in {name}_base64.")
         return text.encode("utf-8", "surrogatepass")
     if packed is None:
         return None
     if not isinstance(packed, str):
-        raise bad_request(f"{name}_base64 is {packed!r} where a text is wanted")
+        raise bad_request(f"{name}_base64 must be a text (got {packed!r})")
     try:
         return b64decode(packed, validate=True)
     except ValueError as error:
@@ -63,7 +63,7 @@ def value_of(message: Fields) -> bytes | None:
     if given is None:
         return plain
     if plain is not None:
-        raise bad_request("value_json stands beside another value: one of them is enough")
+        raise bad_request("value_json is given beside another value. Give one of them.")
     return json_of("value_json", given)
 
 

@@ -122,4 +122,4 @@ def text_query(name: str, doc: str, required: bool = False) -> Query:
 
 
 def after_query() -> Query:
-    return text_query("after", "Where an earlier answer ended: its `next`, as it came.")
+    return text_query("after", "Where an earlier answer ended: its `next`, unchanged.")

@@ -165,7 +165,7 @@ class RestApi(Router):
             for name in request.parameters():
                 if name not in known:
                     listed = ", ".join(known) or "none"
-                    raise errors.bad_request(f"there is no parameter {name!r} here; those known are: {listed}")
+                    raise errors.bad_request(f"there is no parameter {name!r}. Known parameters: {listed}")
         return names
 
     def reject(self, request: Request, route: Route | None) -> Response:

@@ -19,7 +19,7 @@ TIME_HELP = "milliseconds since 1970, or a time with its zone: 2026-11-16T12:00:
 def due_of(delay: Any, deliver_at: Any, now_ms: int) -> int:
     """When a message is due that was given one of these, or neither (0: now)."""
     if delay is not None and deliver_at is not None:
-        raise bad_request("delay and deliver_at are both given: one of them is enough")
+        raise bad_request("delay and deliver_at are both given. Give one of them.")
     if delay is not None:
         milliseconds = _delay_ms(delay)
         if milliseconds > MAX_DELAY_MS:
@@ -35,7 +35,7 @@ def _delay_ms(given: Any) -> int:
     elif isinstance(given, int | float) and not isinstance(given, bool) and 0 <= given < 1e15:
         found = DELAY.fullmatch(f"{given:.6f}")
     if found is None:
-        raise bad_request(f"delay is {given!r}; it can be {DELAY_HELP}")
+        raise bad_request(f"delay must be {DELAY_HELP} (got {given!r})")
     exact = Decimal(found[1]) * UNITS_MS[found[2] or "s"]
     # Never early: what is less than a millisecond counts as one.
     return int(exact) + (exact != int(exact))
@@ -52,4 +52,4 @@ def time_ms(name: str, given: Any) -> int:
             pass
     elif isinstance(given, str | int) and not isinstance(given, bool) and len(str(given)) <= 18 and int(given) >= 0:
         return int(given)
-    raise bad_request(f"{name} is {given!r}; it can be {TIME_HELP}")
+    raise bad_request(f"{name} must be {TIME_HELP} (got {given!r})")

@@ -64,7 +64,7 @@ class HttpAuthentication:
         given = request.headers.get("authorization")
         if given is None and not certificate:
             if self._is_required and request.path not in PROBES:
-                raise unauthenticated("this broker asks who you are: send a user and password, or a token")
+                raise unauthenticated("authentication is required: send a user and password, or a token")
             return
         if given is not None:
             self._check_clear(request, is_encrypted)

@@ -46,7 +46,7 @@ class Guard:
             if not self._is_own(_name_of(host)):
                 raise self._refused(
                     421,
-                    f"the Host {host!r} is no name of this broker. Call it by its address, or add the name to "
+                    f"the Host {host!r} is not a name of this broker. Call it by its address, or add the name to "
                     "http_hosts (--http-hosts)",
                 )
             if len(self._accepted) >= REMEMBERED:

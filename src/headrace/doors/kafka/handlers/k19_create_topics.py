@@ -47,7 +47,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
 
 async def _make(call: Call, topic: Any, validate_only: bool, duplicate: bool, asked: int) -> dict[str, Any]:
     if duplicate:
-        raise KafkaError(ErrorCode.invalid_request, f"'{topic.name}' stands more than once in the request")
+        raise KafkaError(ErrorCode.invalid_request, f"'{topic.name}' occurs more than once in the request")
     topics = call.broker.topics
     call.broker.security.check_create(call.session, topic.name)
     check_name(topic.name)

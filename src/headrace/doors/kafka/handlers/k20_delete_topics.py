@@ -51,7 +51,7 @@ async def _delete(call: Call, name: str | None, topic_id: UUID | None, duplicate
     if name is None and topic_id is None:
         raise KafkaError(ErrorCode.invalid_request, "give the name or the id of the topic")
     if duplicate:
-        raise KafkaError(ErrorCode.invalid_request, "the topic stands more than once in the request")
+        raise KafkaError(ErrorCode.invalid_request, "the topic occurs more than once in the request")
     broker = call.broker
     topic = broker.topics.get(name) if name is not None else broker.log.topics.by_id.get(topic_id or UUID(int=0))
     if name is not None:

@@ -56,7 +56,7 @@ def _entries(call: Call, resource: Any) -> list[dict[str, Any]]:
         return topic_entries(broker, broker.topics.existing(name).config, keys)
     if resource.resource_type == Resource.GROUP:
         if not name:
-            raise KafkaError(ErrorCode.invalid_request, "a group needs a name, and the empty string is none")
+            raise KafkaError(ErrorCode.invalid_request, "a group's name must not be empty")
         return group_entries(broker.dynamic.of_group(name), broker.config, keys)
     if resource.resource_type == Resource.BROKER:
         if not name:

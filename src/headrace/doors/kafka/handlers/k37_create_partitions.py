@@ -45,7 +45,7 @@ async def _grow(call: Call, topic: Any, may: bool, validate_only: bool, duplicat
     if not may:
         raise NotAuthorized(Operation.ALTER.name, Resource.TOPIC.name, topic.name)
     if duplicate:
-        raise KafkaError(ErrorCode.invalid_request, f"'{topic.name}' stands more than once in the request")
+        raise KafkaError(ErrorCode.invalid_request, f"'{topic.name}' occurs more than once in the request")
     topics = call.broker.topics
     now = topics.check_growth(topic.name, topic.count)
     check_asked(asked, call.broker.config)

@@ -50,7 +50,7 @@ async def respond(resources: Any, change: Callable[[Any], Coroutine[Any, Any, No
         code, sentence = ErrorCode.none, None
         try:
             if key in duplicates:
-                raise KafkaError(ErrorCode.invalid_request, f"{key[1]!r} stands more than once in the request")
+                raise KafkaError(ErrorCode.invalid_request, f"{key[1]!r} occurs more than once in the request")
             await change(resource)
         except (HeadraceError, OSError) as error:
             code, sentence = controller_code(error), str(error)

@@ -38,15 +38,15 @@ def _filter(request: Any) -> QuotaFilter:
     for each in request.components:
         kind = each.entity_type
         if kind in matches:
-            raise _invalid(f"the type {kind} stands more than once in the filter")
+            raise _invalid(f"the type {kind} occurs more than once in the filter")
         if not kind:
             raise _invalid("a component of the filter has no type")
         if kind not in EntityType._value2member_map_:
             raise KafkaError(
-                ErrorCode.unsupported_version, f"{kind[:80]!r} has no quotas here: there are {', '.join(EntityType)}"
+                ErrorCode.unsupported_version, f"{kind[:80]!r} cannot have quotas. Use one of {', '.join(EntityType)}."
             )
         if each.match_type not in MatchType._value2member_map_:
-            raise _invalid(f"{each.match_type} is no type of match: there are 0 (exact), 1 (default) and 2 (any)")
+            raise _invalid(f"{each.match_type} is not a match type. Use 0 (exact), 1 (default) or 2 (any).")
         by = MatchType(each.match_type)
         if (each.match is not None) != (by is MatchType.EXACT):
             wanted = "needs a name" if by is MatchType.EXACT else "takes no name"

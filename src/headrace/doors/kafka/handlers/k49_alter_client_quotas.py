@@ -34,7 +34,7 @@ async def _alter(call: Call, entry: Any, validate_only: bool) -> None:
     entity = make_entity((each.entity_type, each.entity_name) for each in entry.entity)
     twice = repeated(op.key for op in entry.ops)
     if twice:
-        raise KafkaError(ErrorCode.invalid_request, f"{', '.join(sorted(twice))} stands more than once in the request")
+        raise KafkaError(ErrorCode.invalid_request, f"{', '.join(sorted(twice))} occurs more than once in the request")
     put = {op.key: op.value for op in entry.ops if not op.remove}
     drop = [op.key for op in entry.ops if op.remove]
     session = call.connection.session

@@ -211,7 +211,7 @@ class Registry:
     def _count_one(self) -> None:
         if self._registrations >= self._registrations_max:
             raise RegistryFull(
-                f"{self._registrations} registrations are as many as may be (lookup_registrations_max): delete topics "
+                f"{self._registrations} registrations are the maximum (lookup_registrations_max): delete topics "
                 "that are gone, or raise it"
             )
         self._registrations += 1

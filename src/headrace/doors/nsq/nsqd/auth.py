@@ -158,7 +158,7 @@ def _authorization(secret: bytes, body: bytes, now: float) -> Authorization:
             permissions.append(Permission(re.compile(each.get("topic") or ""), channels, allowed))
         identity, url = str(given.get("identity") or ""), str(given.get("identity_url") or "")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, re.error) as error:
-        raise AuthFailed(f"the answer makes no sense: {error!r}") from None
+        raise AuthFailed(f"the answer is invalid: {error!r}") from None
     if type(ttl) is not int or ttl <= 0:
         raise AuthFailed(f"a ttl of {ttl!r} seconds")
     return Authorization(secret, now + ttl, identity, url, tuple(permissions))

@@ -146,7 +146,7 @@ class Clients:
         if client is None:
             if len(self._clients) >= self._most:
                 raise ResponseError(
-                    Code.TOO_MANY_REQUESTS, f"there are {self._most} clients, and no more may be (connections_max)"
+                    Code.TOO_MANY_REQUESTS, f"there are {self._most} clients, the maximum (connections_max)"
                 )
             client = self._clients[caller.client_id] = GrpcClient(
                 caller, settings, stream, self._broker, self._producers

@@ -100,7 +100,7 @@ def find_caller(context: Any) -> Caller:
         raise ResponseError(Code.CLIENT_ID_REQUIRED, f"client id cannot be empty. Send it as metadata, {CLIENT_ID}.")
     if len(client_id) > CLIENT_ID_MAX:
         raise ResponseError(
-            Code.BAD_REQUEST, f"the client id has {len(client_id)} characters, and may have {CLIENT_ID_MAX}"
+            Code.BAD_REQUEST, f"the client id must have at most {CLIENT_ID_MAX} characters (got {len(client_id)})"
         )
     host = _host_of(context.peer())
     session = Session(host=str(ip_address(host.ip)), client_id=client_id, door=DOOR)
@@ -124,7 +124,7 @@ def parse(kind: Any, raw: bytes) -> Proto:
     try:
         return kind.FromString(raw)
     except DecodeError as error:
-        raise ResponseError(Code.BAD_REQUEST, f"what came is no {kind.DESCRIPTOR.name}: {error}") from None
+        raise ResponseError(Code.BAD_REQUEST, f"the request is not a {kind.DESCRIPTOR.name}: {error}") from None
 
 
 def _types(name: str) -> tuple[Any, Any]:

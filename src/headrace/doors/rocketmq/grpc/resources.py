@@ -34,7 +34,7 @@ def group_of(resource: Proto) -> str:
     if not _LEGAL.match(name) or len(name) > GROUP_MAX:
         raise ResponseError(
             Code.ILLEGAL_CONSUMER_GROUP,
-            f"{name[:40]!r} is no name of a group: 1 to {GROUP_MAX} ASCII letters, digits, '%', '|', '-' and '_'",
+            f"{name[:40]!r} is not a group name: 1 to {GROUP_MAX} ASCII letters, digits, '%', '|', '-' and '_'",
         )
     return name
 

@@ -135,7 +135,7 @@ class BrokerRegistry:
             raise Malformed("a registration has no topicConfigSerializeWrapper")
         table, version = wrapper.get("topicConfigTable") or {}, wrapper.get("dataVersion") or {}
         if not isinstance(table, dict) or not isinstance(version, dict):
-            raise Malformed("the topics of a registration are no objects")
+            raise Malformed("the topics of a registration must be objects")
         topics = {str(name): _shape(each) for name, each in table.items()}
         return topics, version
 
@@ -178,13 +178,13 @@ def _read_topic(text: bytes) -> tuple[str, TopicShape]:
     """A topic as RocketMQ writes it in one line: name, queues to read and to write, permission, ..."""
     words = text.decode("utf-8", "replace").split(" ")
     if len(words) < 4:
-        raise Malformed(f"{text[:80]!r} is no topic of a registration")
+        raise Malformed(f"{text[:80]!r} is not a topic of a registration")
     return words[0], _checked(*(int(word) if word.isdecimal() and len(word) < 10 else -1 for word in words[1:4]))
 
 
 def _shape(topic: object) -> TopicShape:
     if not isinstance(topic, Mapping):
-        raise Malformed("a topic of a registration is no object")
+        raise Malformed("a topic of a registration must be an object")
     numbers = [topic.get(name) for name in ("readQueueNums", "writeQueueNums", "perm")]
     return _checked(*(number if type(number) is int else -1 for number in numbers))
 

@@ -65,7 +65,7 @@ class Checkpoint:
             return cls.check(int(lane), int(offset), int(attempt), int(popped_ms), int(invisible_ms))
         except ValueError:
             raise InvalidHandle(
-                f"{text[:80]!r} is no extraInfo of a popped message. Send its property POP_CK."
+                f"{text[:80]!r} is not the extraInfo of a popped message. Send its property POP_CK."
             ) from None
 
     @classmethod
@@ -95,4 +95,4 @@ def read_batch(entry: Mapping[str, Any]) -> Iterable[Checkpoint]:
             if mask >> place & 1
         ]
     except (ValueError, binascii.Error):
-        raise InvalidHandle(f"{str(dict(entry))[:80]} is no entry of a batch of acknowledgements") from None
+        raise InvalidHandle(f"{str(dict(entry))[:80]} is not an entry of a batch of acknowledgements") from None

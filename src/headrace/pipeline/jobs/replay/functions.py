@@ -44,7 +44,7 @@ def load_function(text: str) -> Callable[..., Any]:
         # Whatever the module raises as it is imported.
         raise InvalidOption(f"the function {text!r} cannot be had: {error or type(error).__name__}") from None
     if not callable(function):
-        raise InvalidOption(f"{text!r} is no function: {function!r}")
+        raise InvalidOption(f"{text!r} is not a function: {function!r}")
     from pyspark import cloudpickle
 
     cloudpickle.register_pickle_by_value(found)

@@ -167,10 +167,10 @@ def check_replay(
     together, or where nothing could be written; changes nothing."""
     called = functions.load_function(function) if isinstance(function, str) else function
     if per not in functions.PER:
-        raise InvalidOption(f"a function is per {', '.join(functions.PER)}, not {per!r}")
+        raise InvalidOption(f"per must be one of {', '.join(functions.PER)} (got {per!r})")
     if bool(into) == bool(str(to)) and not dry_run:
         given = "both" if into else "none"
-        raise InvalidOption(f"into (a topic) or to (a folder) says where records go: give one, not {given}")
+        raise InvalidOption(f"into (a topic) or to (a folder) says where records go. Give one of them (got {given}).")
     if speed < 0:
         raise InvalidOption(f"the speed cannot be {speed}: it is a multiple of the original timing, or 0 for none")
     if speed and to:

@@ -135,7 +135,7 @@ async def add_rules(broker: Broker, request: Request, names: Names) -> Answer:
     given = fields.take("rules", [])
     fields.end()
     if not isinstance(given, list) or len(given) > RULES_MAX or not all(isinstance(each, dict) for each in given):
-        raise bad_request(f"rules is no list of objects, {RULES_MAX} of them at most")
+        raise bad_request(f"rules must be a list of at most {RULES_MAX} objects")
     return {"added": await broker.security.grants.add_rules(request.session, [_rule(each) for each in given])}
 
 
@@ -163,7 +163,7 @@ async def remove_rules(broker: Broker, request: Request, names: Names) -> Answer
 @Operation(
     "GET",
     "/v1/acls/check",
-    "Says whether a user may do something, and which rule decides.",
+    "Shows whether a user may do something, and which rule decides.",
     rights=on_cluster(Right.DESCRIBE),
     query=(
         text_query("user", "`ANONYMOUS`: a client that is not authenticated.", True),

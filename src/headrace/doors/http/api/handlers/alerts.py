@@ -74,7 +74,7 @@ RULE_MORE: Mapping[str, Shape] = {
 }
 KEPT: Mapping[str, Shape] = {
     "id": text(),
-    "version": integer("0: as it came with the broker."),
+    "version": integer("0: the built-in one."),
     "updated_ms": nullable(integer()),
     "updated_by": text(),
 }
@@ -105,7 +105,7 @@ CHANNEL_SHAPE = Named(
         {
             **KEPT,
             "kind": text(choices=KINDS),
-            "url": text("Of a webhook; what is behind its host is shown to nobody."),
+            "url": text("Of a webhook; what is behind its host is never shown."),
             "to": array(text(), "Addresses of e-mail."),
             "secret_set": flag(),
             "enabled": flag(),
@@ -138,7 +138,7 @@ async def list_alert_figures(broker: Broker, request: Request, names: Names) -> 
 @Operation(
     "GET",
     "/v1/alerts/rules",
-    "Lists the rules of alerts, those that came with the broker, too.",
+    "Lists the rules of alerts, built-in ones included.",
     rights=on_alerts(Right.DESCRIBE),
     answer=object_of({"rules": array(RULE_SHAPE)}),
     errors=(StorageFailed,),
@@ -196,11 +196,11 @@ async def put_alert_rule(broker: Broker, request: Request, names: Names) -> Answ
     fields.end()
     _check_given("name", body["name"])
     if figure not in FIGURE_NAMES:
-        raise bad_request(f"figure is {figure!r}: it can be {', '.join(FIGURE_NAMES)}")
+        raise bad_request(f"figure must be one of {', '.join(FIGURE_NAMES)} (got {figure!r})")
     if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not math.isfinite(threshold):
-        raise bad_request(f"threshold is {threshold!r} where a number is wanted")
+        raise bad_request(f"threshold must be a number (got {threshold!r})")
     if not isinstance(body["enabled"], bool):
-        raise bad_request(f"enabled is {body['enabled']!r}: it can be true or false")
+        raise bad_request(f"enabled must be true or false (got {body['enabled']!r})")
     if body["runbook"]:
         _check_url("runbook", str(body["runbook"]))
     return _rule(names["id"], await _put(broker, request, RULE, names["id"], body, expected))
@@ -209,7 +209,7 @@ async def put_alert_rule(broker: Broker, request: Request, names: Names) -> Answ
 @Operation(
     "DELETE",
     "/v1/alerts/rules/{id}",
-    "Deletes a rule. One that came with the broker is as it came again.",
+    "Deletes a rule. A built-in rule returns to its original form.",
     rights=on_alerts(Right.WRITE),
     answer=DELETED,
     errors=(UNKNOWN, StorageFailed),
@@ -245,7 +245,7 @@ async def list_silences(broker: Broker, request: Request, names: Names) -> Answe
 @Operation(
     "PUT",
     "/v1/alerts/silences/{id}",
-    "Creates a silence, or replaces it: while it lasts, nobody is notified of what fits.",
+    "Creates a silence, or replaces it: while it lasts, alerts that match send no notices.",
     rights=on_alerts(Right.WRITE),
     body=object_of(
         {"matchers": mapping(text()), "ends_ms": integer()},
@@ -263,7 +263,7 @@ async def put_silence(broker: Broker, request: Request, names: Names) -> Answer:
     comment, expected = _text(fields, "comment"), _expected(fields)
     fields.end()
     if not matchers:
-        raise bad_request('matchers has nothing: say what is silenced, as in {"topic": "orders*"}; {"rule": "*"}: all')
+        raise bad_request('matchers is empty: specify what is silenced, as in {"topic": "orders*"}; {"rule": "*"}: all')
     if not starts < ends <= starts + SILENCE_MAX_MS:
         raise bad_request(f"ends_ms is {ends}: it must lie behind starts_ms ({starts}), and within a year of it")
     before = await broker.documents.get(SILENCE, names["id"])
@@ -335,18 +335,18 @@ async def put_channel(broker: Broker, request: Request, names: Names) -> Answer:
     enabled, expected = fields.take("enabled", True), _expected(fields)
     fields.end()
     if kind not in KINDS:
-        raise bad_request(f"kind is {kind!r}: it can be {', '.join(KINDS)}")
+        raise bad_request(f"kind must be one of {', '.join(KINDS)} (got {kind!r})")
     before = await broker.documents.get(CHANNEL, names["id"])
     if before is not None and before.body["kind"] == kind:
         url, secret = url or before.body["url"], secret or before.body["secret"]
         to = to or before.body["to"]
     if kind == "email":
         if not to or not all("@" in each for each in to):
-            raise bad_request(f"to is {to!r}: a channel of e-mail has addresses there")
+            raise bad_request(f"to must be a list of e-mail addresses (got {to!r})")
     else:
         _check_url("url", url)
     if not isinstance(enabled, bool):
-        raise bad_request(f"enabled is {enabled!r}: it can be true or false")
+        raise bad_request(f"enabled must be true or false (got {enabled!r})")
     body = {"kind": kind, "url": url, "to": to, "secret": secret, "enabled": enabled}
     return _channel(await _put(broker, request, CHANNEL, names["id"], body, expected))
 
@@ -421,7 +421,7 @@ async def _put(
     broker: Broker, request: Request, kind: str, id: str, body: Mapping[str, Any], expected: int | None
 ) -> Document:
     if not ID.match(id):
-        raise bad_request(f"{id[:80]!r} is no id: it has 1 to 80 of a-z A-Z 0-9 . _ -, and begins with none of . _ -")
+        raise bad_request(f"{id[:80]!r} is not an id: 1 to 80 of a-z A-Z 0-9 . _ -, the first a letter or digit")
     kept = await broker.documents.put(kind, id, body, request.session.user, expected)
     broker.audit.record(request.session, f"{kind}.set", Resource.CONSOLE, id)
     return kept
@@ -445,7 +445,7 @@ def _expected(fields: Fields) -> int | None:
 def _text(fields: Fields, name: str) -> str:
     value = fields.text(name)
     if len(value) > TEXT_MAX:
-        raise bad_request(f"{name} has {len(value)} characters: it may have {TEXT_MAX}")
+        raise bad_request(f"{name} must have at most {TEXT_MAX} characters (got {len(value)})")
     return value
 
 
@@ -457,23 +457,23 @@ def _check_given(name: str, value: object) -> None:
 def _choice(fields: Fields, name: str, choices: tuple[str, ...], default: str) -> str:
     value = fields.text(name, default)
     if value not in choices:
-        raise bad_request(f"{name} is {value!r}: it can be {', '.join(choices)}")
+        raise bad_request(f"{name} must be one of {', '.join(choices)} (got {value!r})")
     return value
 
 
 def _list(fields: Fields, name: str) -> list[str]:
     given = fields.take(name, [])
     if not isinstance(given, list) or len(given) > WORDS_MAX or not all(_is_word(each) for each in given):
-        raise bad_request(f"{name} is a list of at most {WORDS_MAX} texts")
+        raise bad_request(f"{name} must be a list of at most {WORDS_MAX} texts")
     return given
 
 
 def _texts(fields: Fields, name: str, known: tuple[str, ...] = ()) -> dict[str, str]:
     given = fields.object(name)
     if len(given) > WORDS_MAX or not all(_is_word(each) for each in (*given, *given.values())):
-        raise bad_request(f"{name} is an object of at most {WORDS_MAX} texts")
+        raise bad_request(f"{name} must be an object of at most {WORDS_MAX} texts")
     if unknown := [each for each in given if known and each not in known]:
-        raise bad_request(f"{name} has {unknown[0]!r}: it can have {', '.join(known)}")
+        raise bad_request(f"{name} has {unknown[0]!r}. Use {', '.join(known)}.")
     return dict(given)
 
 
@@ -488,4 +488,4 @@ def _check_url(name: str, given: str) -> None:
     except ValueError:
         is_address = False
     if not is_address:
-        raise bad_request(f"{name} is {given[:200]!r}: it is an address that begins with http:// or https://")
+        raise bad_request(f"{name} must be a URL that begins with http:// or https:// (got {given[:200]!r})")

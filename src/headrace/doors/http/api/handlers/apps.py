@@ -203,7 +203,8 @@ async def change_live_settings(broker: Broker, request: Request, names: Names) -
     app = await _find(broker, names["app"])
     known = [f"{each.get('topic')}/{each.get('group')}" for each in (app.code or {}).get("subscriptions", ())]
     if subscription and subscription not in known:
-        raise bad_request(f"subscription is {subscription!r}: there are {', '.join(known) or 'none'}")
+        there = ", ".join(known) or "none"
+        raise bad_request(f"there is no subscription {subscription!r}. Known subscriptions: {there}")
     wanted = {(subscription, name): value for name, value in given.items()}
     return await _change(broker, request, app, wanted, dry_run)
 
@@ -271,7 +272,7 @@ async def _change(broker: Broker, request: Request, app: App, wanted: Mapping[Pl
 
 def _check(name: str, value: object) -> None:
     if name not in SETTINGS:
-        raise bad_request(f"there is no live setting {name!r}; there are {', '.join(SETTINGS)}")
+        raise bad_request(f"there is no live setting {name!r}. Use one of {', '.join(SETTINGS)}.")
     if value is None:
         return
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
@@ -287,7 +288,7 @@ def _check(name: str, value: object) -> None:
     else:
         fits, wanted = is_number and isinstance(value, int) and value >= 1, "a whole number, 1 or more"
     if not fits:
-        raise bad_request(f"{name} is {value!r}: it must be {wanted}")
+        raise bad_request(f"{name} must be {wanted} (got {value!r})")
 
 
 async def _find(broker: Broker, name: str) -> App:

@@ -48,7 +48,7 @@ ENTRY = Named(
         Query("since_ms", integer("Only at or after this time.")),
         Query("until_ms", integer("Only at or before this time.")),
         limit_query(),
-        text_query("after", "Where an earlier answer ended: its `next`, as it came."),
+        text_query("after", "Where an earlier answer ended: its `next`, unchanged."),
     ),
     answer=object_of({"entries": array(ENTRY), "next": nullable(text("Where to go on."))}),
     command="audit",

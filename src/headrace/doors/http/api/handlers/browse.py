@@ -86,7 +86,7 @@ ERRORS = (UnknownTopic, InvalidSearch, PartitionOffline)
         text_query("from", f"`earliest`, `latest`, an offset, `end-N` (the last N of each partition), or {TIME_HELP}."),
         text_query("until", f"Not younger: {TIME_HELP}."),
         Query("newest", {"type": "boolean", "description": "The newest first.", "default": False}),
-        text_query("after", "Where an earlier answer ended: its `next`, as it came."),
+        text_query("after", "Where an earlier answer ended: its `next`, unchanged."),
         limit_query(LIMIT_DEFAULT, LIMIT_MAX),
         *FILTERS,
         *SHOWN,
@@ -259,7 +259,7 @@ class Shown:
         self._form = fields.text("form", "auto")
         self._unmask = fields.switch("unmask")
         if self._form not in FORMS:
-            raise bad_request(f"form is {self._form!r}: it can be {', '.join(FORMS)}")
+            raise bad_request(f"form must be one of {', '.join(FORMS)} (got {self._form!r})")
 
     def mask(self, broker: Broker, request: Request, topic: Topic) -> Mask | None:
         """What is hidden from this reader. Raises NotAuthorized."""
@@ -404,10 +404,10 @@ def _cursor(given: str, sign: str, topic: Topic) -> Mapping[int, int]:
     for each in places.split(",") if places else ():
         index, _, offset = each.partition(":")
         if kind != sign or not (index.isdecimal() and offset.isdecimal() and len(each) < 40):
-            raise bad_request(f"the place {given[:80]!r} is none of this list: send it as it came")
+            raise bad_request(f"the place {given[:80]!r} does not belong to this list. Send `next` unchanged.")
         found[int(index)] = int(offset)
     if kind != sign or len(found) > PARTITIONS_MAX:
-        raise bad_request(f"the place {given[:80]!r} is none of this list: send it as it came")
+        raise bad_request(f"the place {given[:80]!r} does not belong to this list. Send `next` unchanged.")
     return found
 
 

@@ -268,7 +268,7 @@ def _place(given: str) -> dict[int, int]:
     for each in given.split(",") if given else ():
         index, _, offset = each.partition(":")
         if not (index.isdecimal() and offset.isdecimal() and len(each) < 40):
-            raise bad_request(f"after is {given[:80]!r}: send `next` as it came")
+            raise bad_request(f"after must be an earlier answer's `next`, unchanged (got {given[:80]!r})")
         found[int(index)] = int(offset)
     return found
 
@@ -348,7 +348,7 @@ def _outcome(result: Result) -> dict[str, Any]:
 
 def _edit(given: Any) -> tuple[tuple[int, int], Edit]:
     if not isinstance(given, dict):
-        raise bad_request(f"messages has {given!r} where an object with partition and offset is wanted")
+        raise bad_request(f"each of messages must be an object with partition and offset (got {given!r})")
     fields = Fields(given)
     place = fields.number("partition", 0, 0, (1 << 31) - 1), fields.number("offset", 0)
     changes = Fields(fields.object("edit"))

@@ -78,7 +78,7 @@ OVERVIEW = object_of(
     ),
     answer=FIGURES,
     command="figures",
-    doc="Counters begin with the broker. What was not used since the start of the broker has no figures (null).",
+    doc="Counters start when the broker starts. What was not used since the start of the broker has no figures (null).",
 )
 async def get_figures(broker: Broker, request: Request, names: Names) -> Answer:
     fields = Fields.of_query(request)
@@ -88,7 +88,7 @@ async def get_figures(broker: Broker, request: Request, names: Names) -> Answer:
     fields.end()
     kinds = given.split(",") if given else list(KINDS)
     if unknown := [kind for kind in kinds if kind not in KINDS]:
-        raise bad_request(f"there is no kind {unknown[0]!r} of figures; those known are: {', '.join(KINDS)}")
+        raise bad_request(f"there is no kind {unknown[0]!r} of figures. Use {', '.join(KINDS)}.")
     figures = broker.figures
     await figures.renew()
     changed = figures.after(since, limit, kinds)

@@ -362,7 +362,7 @@ def _target(to: Any) -> Target:
         if is_number and (kind == "shift" or (kind in ("offset", "time_ms") and value >= 0)):
             return Target(kind, value)
     raise bad_request(
-        f'to is {to!r}: it can be "earliest", "latest", {{"offset": N}}, {{"time_ms": N}} or {{"shift": N}}'
+        f'to must be "earliest", "latest", {{"offset": N}}, {{"time_ms": N}} or {{"shift": N}} (got {to!r})'
     )
 
 

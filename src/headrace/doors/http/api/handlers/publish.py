@@ -170,7 +170,7 @@ async def publish_body(broker: Broker, request: Request, names: Names) -> Answer
     elif cloudevents.VERSION in request.headers:
         message = options.event(cloudevents.of_request(request), now)
     else:
-        options.refuse("dedup", "what is no CloudEvent: give a dedup_id")
+        options.refuse("dedup", "what is not a CloudEvent: give a dedup_id")
         message = options.message(_typed(request), request.body, None, now)
     return {"topic": topic, **(await store(broker, session, topic, [message]))[0]}
 
@@ -204,7 +204,7 @@ def _message(fields: Fields, now_ms: int, id: bytes | None = None) -> Message:
         raise bad_request("a message needs a value (value, value_json or value_base64), or a key at least")
     if given_id is not None:
         if not isinstance(given_id, str):
-            raise bad_request(f"dedup_id is {given_id!r} where a text is wanted")
+            raise bad_request(f"dedup_id must be a text (got {given_id!r})")
         id = given_id.encode("utf-8", "surrogatepass")
     return Message(key, value, with_id(headers, id), partition, due_ms)
 
@@ -216,7 +216,7 @@ def with_id(headers: Headers, id: bytes | None) -> Headers:
     if not 1 <= len(id) <= ID_BYTES_MAX:
         raise bad_request(f"dedup_id is a text of 1 to {ID_BYTES_MAX} bytes")
     if any(name == DEDUPLICATION_ID for name, _ in headers):
-        raise bad_request(f"dedup_id and the header {DEDUPLICATION_ID} are both given: one of them is enough")
+        raise bad_request(f"dedup_id and the header {DEDUPLICATION_ID} are both given. Give one of them.")
     return [*headers, (DEDUPLICATION_ID, id)]
 
 
@@ -258,7 +258,7 @@ class Options:
                 self._add_header(_text("a header's name", name.removeprefix(HEADER_PARAMETER)), value)
             elif name not in (*OPTIONS, "dedup"):
                 known = ", ".join((*OPTIONS, "dedup", f"{HEADER_PARAMETER}NAME"))
-                raise bad_request(f"there is no parameter {name!r} here; those known are: {known}")
+                raise bad_request(f"there is no parameter {name!r}. Known parameters: {known}")
             else:
                 self._put(name, value)
         for name, value in request.headers.items():
@@ -270,7 +270,7 @@ class Options:
             elif name.startswith(OPTION_PREFIX):
                 if option not in OPTIONS:
                     known = ", ".join(OPTION_PREFIX + each.replace("_", "-") for each in OPTIONS)
-                    raise bad_request(f"there is no header {name} here; those known are: {known}, {HEADER_PREFIX}NAME")
+                    raise bad_request(f"there is no header {name}. Known headers: {known}, {HEADER_PREFIX}NAME")
                 self._put(option, value)
 
     def _put(self, name: str, value: str) -> None:
@@ -285,12 +285,12 @@ class Options:
 
     def refuse(self, name: str, why: str) -> None:
         if name in self._given:
-            raise bad_request(f"{name} is nothing for {why}")
+            raise bad_request(f"{name} does not apply to {why}")
 
     def refuse_all(self, why: str) -> None:
         """Refuse whatever is given, but for what every request may carry."""
         for name in [*self._given, *(name for name, _ in self._headers if name not in PASSED_ON)]:
-            raise bad_request(f"{name} is nothing for {why}")
+            raise bad_request(f"{name} does not apply to {why}")
 
     def message(
         self, headers: Headers, value: bytes, key: bytes | None, now_ms: int, id: bytes | None = None
@@ -313,7 +313,7 @@ class Options:
         id = None
         if "dedup" in self._given:
             if self._given["dedup"] != "event":
-                raise bad_request(f"dedup is {self._given['dedup']!r}; it can be `event`: the event's source and id")
+                raise bad_request(f"dedup must be `event`: the event's source and id (got {self._given['dedup']!r})")
             self.refuse("dedup_id", "dedup=event, which takes the event's own source and id")
             id = event.identity
         return self.message(event.headers, event.data, event.key, now_ms, id)

@@ -276,7 +276,7 @@ async def _pause(broker: Broker, request: Request, names: Names, pause: bool) ->
 @Operation(
     "POST",
     QUEUE_PATH + "/empty",
-    "Settles all messages of a queue undelivered. The topic keeps them.",
+    "Settles all messages of a queue without delivering them. The topic keeps them.",
     rights=on_queue(Right.ALTER),
     answer=QUEUE,
     errors=UNKNOWN,
@@ -295,7 +295,7 @@ async def empty_queue(broker: Broker, request: Request, names: Names) -> Answer:
     rights=(*on_topic(Right.READ), *on_queue(Right.READ)),
     query=(
         limit_query(PEEK_DEFAULT, PEEK_MAX),
-        text_query("from", "An earlier peek's `next`, as it came."),
+        text_query("from", "An earlier peek's `next`, unchanged."),
     ),
     reads_messages=True,
     answer=object_of(
@@ -344,7 +344,7 @@ def position_after(name: str, given: str) -> tuple[int, int] | None:
     try:
         return int(lane), int(offset)
     except ValueError:
-        raise bad_request(f"{name} is {given!r}: send `next` as it came") from None
+        raise bad_request(f"{name} must be an earlier answer's `next`, unchanged (got {given!r})") from None
 
 
 async def open_queue(broker: Broker, names: Names) -> Queue:
@@ -473,4 +473,4 @@ def _position(given: Any) -> tuple[int | None, int | None]:
         return None, start_ms
     if type(given) is int and 0 <= given < 1 << 63:
         return given, None
-    raise bad_request(f'from is {given!r}: it can be "earliest", "latest", an offset, or {{"time_ms": MILLISECONDS}}')
+    raise bad_request(f'from must be "earliest", "latest", an offset, or {{"time_ms": N}} (got {given!r})')

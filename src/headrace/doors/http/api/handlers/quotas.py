@@ -81,7 +81,7 @@ async def set_quotas(broker: Broker, request: Request, names: Names) -> Answer:
     entity = make_entity(named)
     for name, value in given.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise bad_request(f"{name} is {value!r} where a number is wanted, or null")
+            raise bad_request(f"{name} must be a number, or null (got {value!r})")
     put = {name: value for name, value in given.items() if value is not None}
     drop = [name for name, value in given.items() if value is None]
     return _describe(entity, await broker.quota_book.alter(request.session, entity, put, drop))
@@ -118,7 +118,7 @@ def _key(after: str) -> tuple[str, ...]:
     except (ValueError, RecursionError):
         key = None
     if not isinstance(key, list) or not all(isinstance(each, str) for each in key):
-        raise bad_request(f"after is {after!r}: send `next` as it came")
+        raise bad_request(f"after must be an earlier answer's `next`, unchanged (got {after!r})")
     return tuple(key)
 
 

@@ -151,7 +151,7 @@ def _order(fields: Fields) -> Order:
 
 def _rate(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e9:
-        raise bad_request(f"rate is {value!r} where a number of messages a second is wanted (0: no limit)")
+        raise bad_request(f"rate must be a number of messages a second, or 0 for no limit (got {value!r})")
     if 0 < value < 0.1:
         raise bad_request(f"rate is {value}: the slowest is 0.1, one message in ten seconds")
     return float(value)
@@ -164,7 +164,7 @@ def _place(value: Any) -> Progress | None:
     place = Progress(_offsets(fields.object("positions")), _offsets(fields.object("ends")))
     fields.end()
     if set(place.positions) != set(place.ends):
-        raise bad_request("next names other partitions in its positions than in its ends: send it as it came")
+        raise bad_request("next names other partitions in its positions than in its ends. Send it unchanged.")
     return place
 
 
@@ -173,7 +173,7 @@ def _offsets(given: Mapping[str, Any]) -> dict[int, int]:
     try:
         return {int(index): offsets.number(index, 0) for index in given}
     except ValueError:
-        raise bad_request("next has a partition that is no number: send it as it came") from None
+        raise bad_request("next has a partition that is not a number. Send it unchanged.") from None
 
 
 def _result(result: Result) -> dict[str, Any]:

@@ -158,7 +158,7 @@ async def list_unregistered(broker: Broker, request: Request, names: Names) -> A
 @Operation(
     "POST",
     "/v1/registrations",
-    "Asks for a topic or a consumer.",
+    "Registers a topic or a consumer. An operator approves it.",
     rights=on_registrations(Right.CREATE),
     body=object_of(ASKED, MORE),
     answer=REGISTRATION,
@@ -313,7 +313,7 @@ def _body(fields: Fields) -> dict[str, Any]:
     body["partitions"] = fields.number("partitions", 0, 0, (1 << 31) - 1)
     fields.end()
     if body["kind"] not in KINDS:
-        raise bad_request(f"kind is {body['kind']!r}: it can be {', '.join(KINDS)}")
+        raise bad_request(f"kind must be one of {', '.join(KINDS)} (got {body['kind']!r})")
     check_name(body["topic"])
     if not body["owner"].strip():
         raise bad_request("owner is missing: name the team")

@@ -134,7 +134,7 @@ def _place(given: str) -> Place | None:
     if partition.isdecimal() and offset.isdecimal() and len(given) < 40:
         return Place(int(partition), int(offset))
     if given:
-        raise bad_request(f"after is {given!r}: send `next` as it came")
+        raise bad_request(f"after must be an earlier answer's `next`, unchanged (got {given!r})")
     return None
 
 

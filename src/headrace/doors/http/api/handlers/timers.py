@@ -66,7 +66,7 @@ async def list_timers(broker: Broker, request: Request, names: Names) -> Answer:
         broker.security.check(request.session, Right.DESCRIBE, Resource.TIMER, topic)
         broker.topics.existing(topic)
     if after and parse_id(after) is None:
-        raise bad_request(f"after is {after!r}, which is no id: send `next` as it came")
+        raise bad_request(f"after must be an earlier answer's `next`, unchanged (got {after!r})")
     pending = await broker.timer.list(topic or None, limit, after)
     visible = set(broker.security.visible(request.session, Resource.TIMER, {each.topic for each in pending}))
     return {

@@ -316,7 +316,7 @@ def texts_of(settings: Mapping[str, Any]) -> dict[str, str]:
         elif isinstance(value, str | int | float):
             found[name] = str(value)
         else:
-            raise bad_request(f"the setting {name} is {value!r} where a text is wanted")
+            raise bad_request(f"the setting {name} must be a text (got {value!r})")
     return found
 
 
@@ -395,7 +395,7 @@ async def delete_records(broker: Broker, request: Request, names: Names) -> Answ
     dry_run = fields.flag("dry_run")
     fields.end()
     if (bool(before), before_ms is not None, every).count(True) != 1:
-        raise bad_request("say what goes by one of: before (offsets by partition), before_ms (a time), all (true)")
+        raise bad_request("give one of: before (offsets by partition), before_ms (a time), all (true)")
     topic = broker.topics.existing(names["topic"])
     check_change(topic.name, "trimmed")
     if topic.settings.compact and not topic.settings.delete:

@@ -100,7 +100,7 @@ async def create_user(broker: Broker, request: Request, names: Names) -> Answer:
     name, password = fields.text("name"), fields.take("password")
     fields.end()
     if password is not None and not isinstance(password, str):
-        raise bad_request("password is no text")
+        raise bad_request("password must be a text")
     await broker.security.accounts.create_user(request.session, name, password)
     return {"name": name}
 
@@ -197,7 +197,7 @@ async def create_token(broker: Broker, request: Request, names: Names) -> Answer
     scope, signing = fields.take("scope", []), fields.flag("signing")
     fields.end()
     if not isinstance(scope, list) or not all(isinstance(each, str) for each in scope):
-        raise bad_request("scope is no list of texts")
+        raise bad_request("scope must be a list of texts")
     token, shown = await broker.security.accounts.create_token(
         request.session, user, expires_at=expires, scope=scope, note=note, signing=signing
     )

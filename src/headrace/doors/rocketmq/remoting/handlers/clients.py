@@ -222,5 +222,5 @@ def read_objects(value: Mapping[str, Any], name: str, most: int) -> list[dict[st
     """A list of objects in an object. Raises ResponseError."""
     found = value.get(name) or []
     if not isinstance(found, list) or len(found) > most or not all(isinstance(each, dict) for each in found):
-        raise ResponseError(Code.INVALID_PARAMETER, f"{name} is no list of at most {most} objects")
+        raise ResponseError(Code.INVALID_PARAMETER, f"{name} must be a list of at most {most} objects")
     return found

@@ -128,11 +128,11 @@ class ConnectionHandlers:
         self._member(call)
         message_id = call.text("msgId")
         if len(message_id) not in _ID_LENGTHS:
-            raise ResponseError(Code.INVALID_PARAMETER, f"{message_id[:60]!r} is no offset id of a message")
+            raise ResponseError(Code.INVALID_PARAMETER, f"{message_id[:60]!r} is not the offset id of a message")
         try:
             physical = int(message_id[-_PHYSICAL_DIGITS:], 16)
         except ValueError:
-            raise ResponseError(Code.INVALID_PARAMETER, f"{message_id!r} is no offset id of a message") from None
+            raise ResponseError(Code.INVALID_PARAMETER, f"{message_id!r} is not the offset id of a message") from None
         await self._forward(call, fields, messages.encode(await self._lookup.find(call, physical)))
 
     async def _forward(self, call: Call, fields: dict[str, str], body: bytes) -> None:

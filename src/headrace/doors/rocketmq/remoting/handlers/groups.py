@@ -57,7 +57,7 @@ class GroupHandlers:
         if not _LEGAL.match(name) or len(name) > GROUP_NAME_MAX:
             raise ResponseError(
                 Code.INVALID_PARAMETER,
-                f"{name[:40]!r} is no name of a group: it has 1 to {GROUP_NAME_MAX} ASCII letters, digits, '%', '|', "
+                f"{name[:40]!r} is not a group name: it has 1 to {GROUP_NAME_MAX} ASCII letters, digits, '%', '|', "
                 "'-' and '_'",
             )
         return SubscriptionGroup.parse(name, given)

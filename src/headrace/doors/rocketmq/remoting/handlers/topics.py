@@ -176,7 +176,7 @@ def _read_attributes(text: str) -> dict[str, str | None]:
         if each[0] not in "+-" or name != TYPE_ATTRIBUTE:
             raise ResponseError(
                 Code.INVALID_PARAMETER,
-                f"{each[:80]!r} is no attribute that can be changed: give +{TYPE_ATTRIBUTE}=TYPE or -{TYPE_ATTRIBUTE}",
+                f"{each[:80]!r} cannot be changed. Give +{TYPE_ATTRIBUTE}=TYPE or -{TYPE_ATTRIBUTE}",
             )
         found[MESSAGE_TYPE] = value if each[0] == "+" else None
     return found
