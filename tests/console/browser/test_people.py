@@ -160,9 +160,9 @@ def test_ten_thousand_topics_are_searched_and_paged_by_the_broker(open_page: Ope
         console.stop()
 
 
-def test_people_log_in_as_users_of_the_broker_and_see_what_they_may(
-    open_page: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def secured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    """A console over a broker that knows root, who may do everything, and ann, who may do nothing."""
     data = tmp_path / "broker"
     with ServeProcess(data, "--http", "127.0.0.1:0") as broker:
         http = Http(broker.addresses["http"])
@@ -172,32 +172,97 @@ def test_people_log_in_as_users_of_the_broker_and_see_what_they_may(
         broker.stop()
     monkeypatch.setenv("HEADRACE_CONSOLE_USER", "root")
     monkeypatch.setenv("HEADRACE_CONSOLE_PASSWORD", PASSWORD)
-    flags = (
-        "--http",
-        "127.0.0.1:0",
-        "--authorization",
-        "on",
-        "--super-users",
-        "root",
-        "--http-authentication",
-        "required",
-    )
-    with ServeProcess(data, *flags) as broker:
+    flags = "--http 127.0.0.1:0 --authorization on --super-users root --http-authentication required"
+    with ServeProcess(data, *flags.split()) as broker:
         console = Running(tmp_path / "console", f"local={broker.addresses['http']}")
-        page = open_page(f"{console.url}/local/topics", REFUSED)
-        log_in(page, "ann", "wrong password")
-        page.get_by_role("alert").wait_for()
-        log_in(page, "ann")
-        # The console itself may see everything; ann may not.
-        page.get_by_text("No topics yet").wait_for()
-        page.goto(f"{console.url}/local/topic?name=payroll")
+        yield console
+        assert "Traceback" not in console.stop()
+
+
+def test_people_log_in_as_users_of_the_broker_and_see_what_they_may(secured: Running, open_page: Open) -> None:
+    page = open_page(f"{secured.url}/local/topics", REFUSED)
+    log_in(page, "ann", "wrong password")
+    page.get_by_role("alert").wait_for()
+    log_in(page, "ann")
+    # The console itself may see everything; ann may not.
+    page.get_by_text("No topics yet").wait_for()
+    page.goto(f"{secured.url}/local/topic?name=payroll")
+    page.get_by_role("heading", name="You may not see this").wait_for()
+    for tab in ("", "?tab=rules", "?tab=history"):
+        page.goto(f"{secured.url}/local/alerts{tab}")
         page.get_by_role("heading", name="You may not see this").wait_for()
-        for tab in ("", "?tab=rules", "?tab=history"):
-            page.goto(f"{console.url}/local/alerts{tab}")
-            page.get_by_role("heading", name="You may not see this").wait_for()
-        page.get_by_role("button", name="Log out").click()
-        log_in(page, "root")
-        page.goto(f"{console.url}/local/topics")
-        page.get_by_role("link", name="payroll", exact=True).wait_for()
-        page.close()
-        console.stop()
+    for tab in ("", "?tab=roles", "?tab=rights", "?tab=audit"):
+        page.goto(f"{secured.url}/local/access{tab}")
+        page.get_by_role("heading", name="You may not see this").wait_for()
+    page.get_by_role("button", name="Log out").click()
+    log_in(page, "root")
+    page.goto(f"{secured.url}/local/topics")
+    page.get_by_role("link", name="payroll", exact=True).wait_for()
+
+
+def test_users_rights_and_tokens_are_given_and_what_was_done_is_recorded(secured: Running, open_page: Open) -> None:
+    page = open_page(f"{secured.url}/local/access", REFUSED)
+    log_in(page, "root")
+
+    def fill(**fields: str) -> None:
+        for name, value in fields.items():
+            page.get_by_role("dialog").last.locator(f"[name={name}]").fill(value)
+
+    def do(name: str) -> None:
+        page.get_by_role("dialog").last.get_by_role("button", name=name, exact=True).click()
+
+    page.get_by_role("button", name="New user").click()
+    fill(name="bob", password=PASSWORD, again="another one")
+    do("Create user")
+    page.get_by_text("The two passwords differ", exact=False).wait_for()
+    fill(again=PASSWORD)
+    do("Create user")
+    page.get_by_role("row").filter(has_text="bob").get_by_text("SCRAM-SHA-256").wait_for()
+
+    def check(words: str) -> None:
+        page.goto(f"{secured.url}/local/access?tab=check&user=bob&operation=read&resource=topic&name=payroll")
+        page.get_by_role("status").filter(has_text=words).first.wait_for()
+
+    check("refused")
+    page.get_by_role("link", name="Rules", exact=True).click()
+    page.get_by_role("button", name="New rule").click()
+    fill(user="bob", name="pay*")
+    expect(page.get_by_role("dialog").last.locator("code.command")).to_contain_text("headrace acl grant bob read topic")
+    do("Add rule")
+    page.get_by_role("row").filter(has_text="pay*").wait_for()
+    check("allowed")
+    page.get_by_role("link", name="Roles", exact=True).click()
+    page.get_by_role("button", name="Grant a role").click()
+    fill(user="bob")
+    do("Grant")
+    page.get_by_role("row").filter(has_text="bob").get_by_text("viewer").first.wait_for()
+
+    page.goto(f"{secured.url}/local/access?tab=tokens&user=bob")
+    page.get_by_role("button", name="New token").click()
+    fill(note="for the robot")
+    do("Create token")
+    shown = page.get_by_role("dialog", name="The new token").locator("pre")
+    token = shown.inner_text()
+    assert len(token) > 20
+    page.keyboard.press("Escape")
+    page.get_by_role("row").filter(has_text="for the robot").wait_for()
+    assert token not in page.content(), "it is shown once"
+    robot = open_page(f"{secured.url}/local/topics", REFUSED)
+    log_in(robot, "", token)
+    robot.get_by_role("link", name="payroll", exact=True).wait_for()
+    page.get_by_role("button", name="Revoke").click()
+    do("Revoke")
+    page.get_by_text("No tokens of bob").wait_for()
+    robot.reload()
+    robot.get_by_text("payroll").wait_for(state="hidden")
+
+    page.get_by_role("link", name="Users", exact=True).click()
+    page.get_by_role("button", name="Delete bob").click()
+    do("Delete user")
+    page.get_by_role("row").filter(has_text="bob").wait_for(state="hidden")
+    page.get_by_role("link", name="Audit", exact=True).click()
+    page.locator("[name=user]").fill("root")
+    page.locator("[name=action]").fill("user.*")
+    page.get_by_role("button", name="Filter", exact=True).click()
+    page.get_by_role("row").filter(has_text="user.delete").filter(has_text="bob").wait_for()
+    assert page.get_by_role("row").filter(has_text="acl.").count() == 0

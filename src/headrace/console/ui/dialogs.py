@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from nicegui import ui
@@ -135,9 +136,15 @@ def _grid(fields: Sequence[Field]) -> Html:
     return h("div", h("div", plain, class_="fields") if plain else None, areas)
 
 
-def sheet(page: Page, title: str, *body: Child, is_wide: bool = True) -> tuple[ui.dialog, ui.html]:
-    """Something to look at, whose buttons are the page's; and a place below it."""
-    with ui.dialog() as dialog, ui.element("div").classes("sheet wide" if is_wide else "sheet") as shown:
+def sheet(page: Page, title: str, *body: Child, is_wide: bool = True, stays: bool = False) -> tuple[ui.dialog, ui.html]:
+    """Something to look at, whose buttons are the page's; and a place below it. `stays`: also when the page is built
+    anew behind it."""
+    client = ui.context.client
+    with (
+        client.content if stays else nullcontext(),
+        ui.dialog() as dialog,
+        ui.element("div").classes("sheet wide" if is_wide else "sheet") as shown,
+    ):
         shown.props(f'role=dialog aria-modal=true aria-label="{title.replace(chr(34), "")}"')
         ui.html(h("div", h("h2", title), *body), sanitize=False)
         below = ui.html("", sanitize=False)
