@@ -20,7 +20,7 @@ _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$|^<!-- (sh|python): (.*?) -->$", re.M
 _FILE = re.compile(r"# ([\w./-]+\.py)\n")
 _SPARK = re.compile(r"\b(spark|pyspark)\b|headrace pipeline")
 # All of their blocks belong together.
-_OF_SPARK = ("pipeline.md", "jobs.md", "lake.md", "spark.md", "orchestration.md")
+OF_SPARK = ("pipeline.md", "jobs.md", "lake.md", "spark.md", "orchestration.md")
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Block:
 
     @property
     def needs_spark(self) -> bool:
-        return self.page.name in _OF_SPARK or bool(_SPARK.search(self.text))
+        return self.page.name in OF_SPARK or bool(_SPARK.search(self.text))
 
 
 def blocks_of(page: Path) -> list[Block]:

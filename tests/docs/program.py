@@ -1,7 +1,8 @@
-"""Runs the Python blocks of a page, and its shell blocks between them, in one process: `python program.py PLAN`.
+"""Runs the Python blocks of pages, and their shell blocks between them, in one process: `python program.py PLAN...`.
 
-The plan is JSON: a list of steps, each with what to run and where it stands. What a program would do until it ends
-(an application, a reader, a question to the person at the keyboard) lasts here until it has begun.
+A plan is JSON: the page's environment, and a list of steps, each with what to run and where it stands. What a program
+would do until it ends (an application, a reader, a question to the person at the keyboard) lasts here until it has
+begun.
 """
 
 from __future__ import annotations
@@ -90,11 +91,14 @@ def _is_connected(pid: int) -> bool:
     return False
 
 
-def main(plan: str) -> None:
-    _begin_only()
+def run_page(plan: Path) -> None:
+    page = json.loads(plan.read_text())
+    os.chdir(plan.parent)
+    os.environ.update(page["environment"])
+    sys.path.insert(0, str(plan.parent))
     # Libraries look names up in the module of a class.
     module = sys.modules["__main__"] = ModuleType("__main__")
-    for step in json.loads(Path(plan).read_text()):
+    for step in page["steps"]:
         if step["language"] == "python":
             # Errors name the line of the page.
             source = "\n" * (step["line"] - 1) + step["text"]
@@ -104,6 +108,9 @@ def main(plan: str) -> None:
                 module.__dict__["spark"].sql(statement)
         else:
             _shell(step["text"], step["answer"])
+    sys.path.remove(str(plan.parent))
 
 
-main(sys.argv[1])
+_begin_only()
+for each in sys.argv[1:]:
+    run_page(Path(each))

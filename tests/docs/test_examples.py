@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
+from headrace.cli.app import tree
 from headrace.embedded import Broker
 
-from .pages import PAGES, ROOT, Block, blocks_of, commands_of
+from .pages import OF_SPARK, PAGES, ROOT, Block, blocks_of, commands_of
 
 PROGRAM = Path(__file__).with_name("program.py")
 RUN = ("python", "sh", "sql")
@@ -27,48 +32,69 @@ _FIRST_STEPS = re.compile(r"(git clone|pip install|make)\b")
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
-    free = "127.0.0.1:0"
-    with Broker(
-        tmp_path / "data", durability="async", http=free, nsq_http=free, lookup=free, lookup_http=free
-    ) as broker:
+    with a_broker(tmp_path / "data") as broker:
         yield broker
 
 
-def pages(spark: bool) -> list[object]:
+def a_broker(data: Path) -> Broker:
+    free = "127.0.0.1:0"
+    return Broker(data, durability="async", http=free, nsq_http=free, lookup=free, lookup_http=free)
+
+
+def synopses() -> list[tuple[str, str]]:
+    """Commands in blocks without a language, and where they stand; `serve`, which parses for itself, is left out."""
+    found = []
+    for page in PAGES:
+        for number, line in enumerate(page.read_text().splitlines(), 1):
+            # Neither what goes on below, nor what leaves a word to the reader.
+            if line.startswith("    headrace ") and not re.search(r"headrace serve |\\$|\.\.\.|\[", line):
+                found.append((f"{page.name}:{number}", line.strip()))
+    return found
+
+
+def pages(*, spark: bool) -> list[Path]:
     return [
-        pytest.param(page, id=page.name)
-        for page in PAGES
+        page
+        for page in sorted(PAGES, key=lambda page: OF_SPARK.index(page.name) if page.name in OF_SPARK else -1)
         if any(block.language in RUN and block.needs_spark == spark for block in blocks_of(page))
     ]
 
 
 # Some pages run twenty commands, each a process.
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("page", pages(spark=False))
+@pytest.mark.parametrize("page", pages(spark=False), ids=lambda page: page.name)
 def test_a_page_runs_from_top_to_bottom(page: Path, broker: Broker, tmp_path: Path):
-    run(page, [block for block in blocks_of(page) if not block.needs_spark], broker, tmp_path / "work")
+    run([plan(page, [block for block in blocks_of(page) if not block.needs_spark], broker, tmp_path / "work")])
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("page", pages(spark=True))
-def test_a_page_about_spark_runs_from_top_to_bottom(page: Path, broker: Broker, tmp_path: Path):
+@pytest.mark.timeout(600)
+def test_pages_about_spark_run_from_top_to_bottom(tmp_path: Path):
+    """One after the other in one process: to start a Spark for each costs more than what they do with it. Each has a
+    broker, a directory and names of its own, and the first, whose `import` decides which Python Spark runs, finds a
+    process without a Spark."""
     from tests.pipeline.conftest import SETTINGS
 
-    # A page's Spark is as short-lived as those of the other tests.
+    # Their Spark is as short-lived as those of the other tests.
     defaults = tmp_path / "conf" / "spark-defaults.conf"
     defaults.parent.mkdir()
     defaults.write_text("".join(f"{name} {value}\n" for name, value in SETTINGS.items()))
-    blocks = [block for block in blocks_of(page) if block.needs_spark]
-    run(page, blocks, broker, tmp_path / "work", SPARK_CONF_DIR=str(defaults.parent))
+    with ExitStack() as running:
+        plans = []
+        for page in pages(spark=True):
+            broker = running.enter_context(a_broker(tmp_path / f"{page.stem}-data"))
+            blocks = [block for block in blocks_of(page) if block.needs_spark]
+            plans.append(plan(page, blocks, broker, tmp_path / page.stem))
+        run(plans, SPARK_CONF_DIR=str(defaults.parent))
 
 
-def run(page: Path, blocks: list[Block], broker: Broker, work: Path, **more: str) -> None:
+def plan(page: Path, blocks: list[Block], broker: Broker, work: Path) -> Path:
+    """What to run of a page, in a file of its directory."""
     work.mkdir()
     for name, content in FILES.items():
         (work / name).write_text(content)
     here = addresses(broker, work)
-    plan = []
+    steps = []
     for block in blocks:
         text = placed(block.text, here)
         if block.file:
@@ -76,28 +102,34 @@ def run(page: Path, blocks: list[Block], broker: Broker, work: Path, **more: str
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
             if file.name.startswith("test_"):
-                plan.append(step(block, "sh", f"python -m pytest -q -p no:cacheprovider -o asyncio_mode=auto {file}"))
+                steps.append(step(block, "sh", f"python -m pytest -q -p no:cacheprovider -o asyncio_mode=auto {file}"))
         elif block.language in ("python", "sql"):
-            plan.append(step(block, block.language, text))
+            steps.append(step(block, block.language, text))
         elif block.language == "sh":
-            plan += [
+            steps += [
                 step(block, "sh", placed(command.line, here), command.answer)
                 for command in commands_of(block)
                 if not _FIRST_STEPS.match(command.line)
             ]
-    (work / "plan.json").write_text(json.dumps(plan))
     environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")},
         "HEADRACE_BOOTSTRAP": broker.kafka,
         "HEADRACE_HTTP": broker.http,
         "HEADRACE_URL": broker.url,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYTHONPATH": str(work),
+    }
+    path = work / "plan.json"
+    path.write_text(json.dumps({"environment": environment, "steps": steps}))
+    return path
+
+
+def run(plans: list[Path], **more: str) -> None:
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")},
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         **more,
     }
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), "plan.json"], cwd=work, env=environment, capture_output=True, text=True
-    )
+    command = [sys.executable, str(PROGRAM), *map(str, plans)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 
@@ -133,6 +165,18 @@ def placed(text: str, here: dict[str, str]) -> str:
 @pytest.mark.parametrize("block", [b for page in PAGES for b in blocks_of(page) if b.language not in RUN], ids=str)
 def test_what_is_not_run_can_be_read(block: Block):
     assert {"json": json.loads, "toml": tomllib.loads}[block.language](block.text)
+
+
+@pytest.mark.parametrize("line", [pytest.param(each, id=place) for place, each in synopses()])
+def test_a_command_that_is_shown_can_be_parsed(line: str, monkeypatch: pytest.MonkeyPatch):
+    """It has no language, because it needs what a page's directory has not; so its flags are looked at, and no more."""
+    # As the page of groups has it exported.
+    monkeypatch.setenv("HEADRACE_CLUSTER", "etcd://10.0.0.1:2379/main")
+    _, *words = shlex.split(line, comments=True)
+    command: Any = typer.main.get_command(tree(words[:1]))
+    while hasattr(command, "commands"):
+        command = command.commands[words.pop(0)]
+    command.make_context(line, words)
 
 
 def test_first_steps_name_what_there_is():
