@@ -60,16 +60,22 @@ class Authority:
         )
 
     def _begin(self, common: str, key: ec.EllipticCurvePrivateKey, *, expired: bool = False) -> x509.CertificateBuilder:
-        now = datetime.now(UTC) - timedelta(days=2 * expired)
+        since, until = self.moments(expired=expired)
         return (
             x509.CertificateBuilder()
             .subject_name(_name(common))
             .issuer_name(_name("headrace tests"))
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(days=1))
-            .not_valid_after(now + timedelta(days=1))
+            .not_valid_before(since)
+            .not_valid_after(until)
         )
+
+    @staticmethod
+    def moments(*, expired: bool = False) -> tuple[datetime, datetime]:
+        """Since when, and until when, a certificate holds."""
+        now = datetime.now(UTC) - timedelta(days=2 * expired)
+        return now - timedelta(days=1), now + timedelta(days=1)
 
     def _write(self, name: str, contents: bytes) -> str:
         path = self._folder / name

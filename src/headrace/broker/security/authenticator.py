@@ -17,6 +17,7 @@ from headrace.broker.rate_limit import RateLimit
 from headrace.broker.security import tokens
 from headrace.broker.security.certificates import CertificateNames, PeerCertificate
 from headrace.broker.security.credentials import Credential, Mechanism, matching
+from headrace.broker.security.der import names_of
 from headrace.broker.security.failures import Failures
 from headrace.broker.security.identity import Identity
 from headrace.broker.security.jwt import InvalidToken, JwtVerifier
@@ -100,11 +101,12 @@ class Authenticator:
         except InvalidToken as error:
             raise self.error(session, "", "jwt", str(error)) from None
 
-    def certificate(self, certificate: PeerCertificate, session: Session) -> Identity:
-        """The identity behind a client certificate (`getpeercert()`) that TLS has verified. Raises
+    def certificate(self, certificate: PeerCertificate | bytes, session: Session) -> Identity:
+        """The identity behind a client certificate (`getpeercert()`, or PEM) that TLS has verified. Raises
         AuthenticationFailed."""
         try:
-            return self.succeed(Identity(self._certificates.name(certificate), "certificate"))
+            names = names_of(certificate) if isinstance(certificate, bytes) else certificate
+            return self.succeed(Identity(self._certificates.name(names), "certificate"))
         except InvalidCredentials as error:
             raise self.error(session, "", "certificate", str(error)) from None
 

@@ -1,4 +1,4 @@
-"""Who calls over gRPC, and what it may do: each call shows it anew, in its metadata.
+"""Who calls over gRPC, and what it may do: each call shows it anew, in its metadata or by its connection's certificate.
 
 `authorization: MQv2-HMAC-SHA1 Credential=KEY, SignedHeaders=x-mq-date-time, Signature=HEX` signs the time that stands
 beside it, and nothing else of the call. RocketMQ's clients write that time as they like, so it is not judged: whoever
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any
 
 from headrace.broker.broker import Broker
-from headrace.broker.security import Operation, Resource, Session
+from headrace.broker.security import Identity, Operation, Resource, Session
 from headrace.broker.security.watches import Watch
 from headrace.doors.rocketmq.gate import knows_users
 from headrace.doors.rocketmq.grpc.loop_time import LoopTime
@@ -22,10 +23,18 @@ from headrace.errors import AuthenticationFailed, NotAuthorized
 
 AUTHORIZATION, DATE_TIME = "authorization", "x-mq-date-time"
 AUTHORIZATION_MAX = 1_024
+# As gRPC calls it: in PEM, and verified.
+CERTIFICATE = "x509_pem_cert"
 _FORM = re.compile(r"MQv2-HMAC-SHA1 (.+)")
+_EMPTY = re.compile(r" Credential=(,|$)")
 _PART = re.compile(r"(\w+)=([^,]*)")
 
 Right = tuple[Operation, Resource, str]
+
+
+def metadata_of(context: Any) -> dict[str, str]:
+    """The metadata of a call that is text."""
+    return {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
 
 
 class Access:
@@ -37,9 +46,17 @@ class Access:
         self._topics = broker.topics
         self._is_required = is_required
 
-    async def identify(self, session: Session, metadata: Mapping[str, str]) -> None:
-        """Give a session the identity that its call shows. Raises ResponseError."""
+    async def identify(self, session: Session, context: Any) -> None:
+        """Give a session the identity that its call shows: by its signature, or else by the certificate of its
+        connection. Raises ResponseError."""
+        authenticator = self.security.authenticator
+        metadata = metadata_of(context)
         given = metadata.get(AUTHORIZATION, "")
+        certificate = context.auth_context().get(CERTIFICATE)
+        # A client without credentials signs with none.
+        if certificate and (not given or _EMPTY.search(given)):
+            await self._login(session, lambda: authenticator.certificate(certificate[0], session))
+            return
         if not given:
             if self._is_required:
                 raise ResponseError(Code.UNAUTHORIZED, "the call is not signed. Give the client its credentials.")
@@ -53,15 +70,16 @@ class Access:
             # A client without credentials signs with none.
             return
         try:
-            identity = self.security.authenticator.signature(
-                # Some clients put the region behind the key.
-                parts.get("Credential", "").partition("/")[0],
-                metadata.get(DATE_TIME, "").encode(),
-                bytes.fromhex(signature) if signature.isascii() and signature.isalnum() else b"",
-                session,
-            )
+            shown = bytes.fromhex(signature) if signature.isascii() and signature.isalnum() else b""
         except ValueError:
             raise ResponseError(Code.UNAUTHORIZED, "the signature is not written in hexadecimal digits") from None
+        # Some clients put the region behind the key.
+        key, signed = parts.get("Credential", "").partition("/")[0], metadata.get(DATE_TIME, "").encode()
+        await self._login(session, lambda: authenticator.signature(key, signed, shown, session))
+
+    async def _login(self, session: Session, verify: Callable[[], Identity]) -> None:
+        try:
+            identity = verify()
         except AuthenticationFailed as error:
             await asyncio.sleep(error.delay_ms / 1000)
             raise ResponseError(Code.UNAUTHORIZED, str(error)) from None

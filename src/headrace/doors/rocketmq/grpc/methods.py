@@ -20,7 +20,7 @@ from grpc import aio
 
 from headrace.broker.metrics import ApiMetrics, Metrics
 from headrace.broker.security import Session
-from headrace.doors.rocketmq.grpc.access import Access
+from headrace.doors.rocketmq.grpc.access import Access, metadata_of
 from headrace.doors.rocketmq.grpc.protocol import Code, Proto, service
 from headrace.doors.rocketmq.grpc.rights import rights_of
 from headrace.doors.rocketmq.grpc.status import ResponseError, make_status, status_of
@@ -107,11 +107,6 @@ def find_caller(context: Any) -> Caller:
     return Caller(client_id, host, session, context.time_remaining())
 
 
-def metadata_of(context: Any) -> dict[str, str]:
-    """The metadata of a call that is text."""
-    return {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
-
-
 @lru_cache(maxsize=4_096)
 def _host_of(peer: str) -> Host:
     """The address in "ipv4:127.0.0.1:5000" or "ipv6:%5B::1%5D:5000"."""
@@ -142,7 +137,7 @@ def _answer_once(
         try:
             caller, asked = find_caller(context), parse(request_type, request)
             try:
-                await access.identify(caller.session, metadata_of(context))
+                await access.identify(caller.session, context)
                 access.check(caller.session, rights_of(name, asked))
                 work = partial(handle, caller, asked)
                 answered = await access.loop_time.once(name, caller.session, caller.wait_max_ms, work)
@@ -164,7 +159,7 @@ def _answer_often(
         try:
             caller, asked = find_caller(context), parse(request_type, request)
             try:
-                await access.identify(caller.session, metadata_of(context))
+                await access.identify(caller.session, context)
                 answers = access.loop_time.often(caller.session, handle(caller, asked))
                 if access.security.is_enforced:
                     answers = access.while_allowed(caller.session, rights_of(name, asked), answers)

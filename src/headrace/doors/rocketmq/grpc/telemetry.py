@@ -17,7 +17,7 @@ from headrace.broker.groups.rocketmq_group import RocketMqSubscription
 from headrace.doors.rocketmq.group_queues import GroupQueues
 from headrace.doors.rocketmq.grpc.access import Access
 from headrace.doors.rocketmq.grpc.clients import Clients, Stream
-from headrace.doors.rocketmq.grpc.methods import Caller, find_caller, metadata_of, parse
+from headrace.doors.rocketmq.grpc.methods import Caller, find_caller, parse
 from headrace.doors.rocketmq.grpc.proto_messages import set_ms
 from headrace.doors.rocketmq.grpc.protocol import Code, Proto, definition, service
 from headrace.doors.rocketmq.grpc.resources import group_of, read_filter, topic_of
@@ -67,7 +67,7 @@ class TelemetryHandlers:
         """Telemetry."""
         try:
             caller = find_caller(context)
-            await self._access.identify(caller.session, metadata_of(context))
+            await self._access.identify(caller.session, context)
         except ResponseError as error:
             await context.write(_s.TelemetryCommand(status=status_of(error)))
             return
