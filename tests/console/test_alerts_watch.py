@@ -81,6 +81,7 @@ class Watcher:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self.watch.close()
         await self.transport.close()
         await self.deliveries.close()
         await self.store.close()
@@ -89,6 +90,8 @@ class Watcher:
     async def look(self, seconds: float = 11.0) -> None:
         self.now += seconds
         await self.sampler.sample()
+        # A delivery goes on by itself.
+        await asyncio.sleep(0.02)
 
 
 def rule(threshold: float) -> dict[str, Any]:
@@ -190,6 +193,30 @@ async def test_a_console_that_starts_again_tells_nothing_twice_and_retries_what_
             (alert,) = [each for each in again.watch.firing if each.rule == "mail-waits"]
             assert alert.acknowledged_by == "ann"
             assert hook.states("mail-waits") == ["firing"]
+
+
+async def test_a_channel_that_hangs_delays_neither_figures_nor_others(broker: ServeProcess, tmp_path: Path) -> None:
+    address = broker.addresses["http"]
+    silent = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    host, port = silent.sockets[0].getsockname()[:2]
+    async with listening() as (hook, url), Watcher(tmp_path, address, "one") as console:
+        api = console.sampler.api
+        await api.put_channel("a-silent-one", {"kind": "webhook", "url": f"http://{host}:{port}/", "secret": SECRET})
+        await prepared(api, url)
+        for number in range(4):
+            await api.put_rule(f"more-{number}", rule(2))
+        for _ in range(5):
+            await api.produce("orders", {"value": "x"})
+
+        async def told() -> bool:
+            async with asyncio.timeout(5):
+                await console.look()
+            return all(hook.states(each) == ["firing"] for each in ("mail-waits", "more-0", "more-3"))
+
+        await until(told, pause=0.05)
+        assert list(console.watch._delivering) == ["a-silent-one"], "one delivery at a time"
+        await console.watch.close()
+    silent.close()
 
 
 async def test_a_broker_that_is_away_is_an_alert_until_it_is_back(broker: ServeProcess, tmp_path: Path) -> None:

@@ -80,6 +80,7 @@ class BrokerEntry:
 
     async def close(self) -> None:
         await self.sampler.stop()
+        await self.alerts.close()
         for each in self._own.values():
             await each.stop()
         await self.transport.close()

@@ -95,7 +95,10 @@ class Console:
         self._running.push_async_callback(store.close)
         host, _, port = settings.smtp.rpartition(":")
         password = os.environ.get("HEADRACE_CONSOLE_SMTP_PASSWORD", "")
-        mail = Mail(host, int(port or 25), settings.smtp_from, settings.smtp_user, password, settings.smtp_tls)
+        mail = Mail(
+            *(host, int(port or 25), settings.smtp_from, settings.smtp_user),
+            *(password, settings.smtp_tls, settings.smtp_ca),
+        )
         deliveries = Deliveries(mail, settings.url)
         self._running.push_async_callback(deliveries.close)
         credentials = parse_credentials(os.environ)

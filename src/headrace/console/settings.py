@@ -51,4 +51,7 @@ class ConsoleSettings(Settings):
     smtp_from: str = setting("headrace@localhost", "The sender of such mail.")
     smtp_user: str = setting("", "The user at the mail server; HEADRACE_CONSOLE_SMTP_PASSWORD has the password.")
     smtp_tls: str = setting("starttls", "How the mail server is reached.", choices=("starttls", "tls", "none"))
+    smtp_ca: str = setting(
+        "", "Certificates in PEM that the mail server is verified by. Empty: the system's.", metavar="FILE"
+    )
     log_level: str = setting("info", "debug, info, warning or error.", choices=("debug", "info", "warning", "error"))

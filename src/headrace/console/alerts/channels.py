@@ -12,12 +12,15 @@ from email.message import EmailMessage
 from typing import Any
 
 import msgspec
+import structlog
 from aiohttp import ClientError, ClientSession, ClientTimeout
 
 from headrace.console.alerts.notices import NOTICE_ALERTS_MAX, Notice, lines
 from headrace.console.alerts.state import Alert
 from headrace.console.client.models import Channel, ChannelSecret
 from headrace.errors import HeadraceError
+
+log = structlog.get_logger("headrace.console")
 
 SECONDS = 15.0
 SIGNATURE = "Headrace-Signature"
@@ -38,6 +41,8 @@ class Mail:
     password: str = ""
     tls: str = "starttls"
     """`starttls`, `tls` or `none`."""
+    ca: str = ""
+    """Certificates in PEM that the server is verified by; empty: the system's."""
 
 
 def webhook_body(notice: Notice, broker: str, url: str) -> dict[str, Any]:
@@ -114,7 +119,8 @@ class Deliveries:
             async with self._session.post(url, data=content, headers=headers, allow_redirects=False) as response:
                 status = response.status
         except (ClientError, OSError, TimeoutError, ValueError) as error:
-            raise DeliveryFailed(f"the channel's address cannot be reached: {error or type(error).__name__}") from None
+            reason = f"no answer within {SECONDS:g} s" if isinstance(error, TimeoutError) else str(error)
+            raise DeliveryFailed(f"the channel's address cannot be reached: {reason or type(error).__name__}") from None
         if not 200 <= status < 300:
             raise DeliveryFailed(f"the channel's address answered with status {status}")
 
@@ -125,7 +131,7 @@ class Deliveries:
         try:
             await asyncio.to_thread(self._mail_now, [str(each) for each in to], notice, broker)
         except (OSError, smtplib.SMTPException, ValueError) as error:
-            raise DeliveryFailed(f"the mail server did not take the message: {error}") from None
+            raise DeliveryFailed(f"the mail server did not take the message: {_reason(error)}") from None
 
     def _mail_now(self, to: list[str], notice: Notice, broker: str) -> None:
         mail = self._mail
@@ -134,7 +140,7 @@ class Deliveries:
         message["To"] = ", ".join(to)
         message["Subject"] = " ".join(f"[{broker}] {notice.subject}".split())[:200]
         message.set_content("\n".join([*lines(notice), "", self._url]))
-        context = ssl.create_default_context()
+        context = ssl.create_default_context(cafile=mail.ca or None)
         if mail.tls == "tls":
             server: smtplib.SMTP = smtplib.SMTP_SSL(mail.host, mail.port, timeout=SECONDS, context=context)
         else:
@@ -144,7 +150,29 @@ class Deliveries:
                 server.starttls(context=context)
             if mail.user:
                 server.login(mail.user, mail.password)
-            server.send_message(message)
+            refused = server.send_message(message)
+        if refused:
+            # The others have it: to send it again would tell them twice.
+            reasons = {to: f"{code} {words.decode('utf-8', 'replace')}" for to, (code, words) in refused.items()}
+            log.warning("the mail server refused some who were to be told", refused=reasons)
+
+
+def _reason(error: Exception) -> str:
+    """What a mail server said, in its words."""
+    if isinstance(error, smtplib.SMTPRecipientsRefused):
+        each = (f"{to}: {_said(code, words)}" for to, (code, words) in error.recipients.items())
+        return f"it refused all who were to be told: {'; '.join(each)}"
+    if isinstance(error, smtplib.SMTPAuthenticationError):
+        return f"it refused the login: {_said(error.smtp_code, error.smtp_error)}. See --smtp-user."
+    if isinstance(error, smtplib.SMTPNotSupportedError):
+        return f"{error} Is --smtp-tls right?"
+    if isinstance(error, smtplib.SMTPResponseException):
+        return _said(error.smtp_code, error.smtp_error)
+    return str(error) or type(error).__name__
+
+
+def _said(code: int, words: bytes | str) -> str:
+    return f"{code} {words.decode('utf-8', 'replace') if isinstance(words, bytes) else words}"
 
 
 def mail_from(smtp: str) -> Mail:

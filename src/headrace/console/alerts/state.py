@@ -104,6 +104,7 @@ def step(
         by_figure.setdefault(reading.figure, []).append(reading)
     found: dict[AlertKey, Alert] = {}
     known = {}
+    room = ALERTS_MAX - len(alerts)
     for rule in rules:
         if not rule.enabled:
             continue
@@ -112,8 +113,11 @@ def step(
         for reading in by_figure.get(rule.figure, ()):
             if holds(reading.value, rule.threshold) and fits(rule, reading.subject, owner):
                 key = (rule.id, reading.subject)
-                if key in alerts or len(found) + len(alerts) < ALERTS_MAX:
-                    found[key] = _hold(alerts.get(key), rule, reading, now)
+                if key not in alerts:
+                    if room <= 0:
+                        continue
+                    room -= 1
+                found[key] = _hold(alerts.get(key), rule, reading, now)
     for key, alert in alerts.items():
         if key in found or alert.resolved:
             continue

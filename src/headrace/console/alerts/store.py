@@ -11,14 +11,19 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 import msgspec
+import structlog
 
 from headrace.console.alerts.notices import Sent, SentKey
 from headrace.console.alerts.state import Alert, AlertKey
+from headrace.console.database import open_database
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+log = structlog.get_logger("headrace.console")
+
 HISTORY_MAX = 20_000
+VERSION = 1
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS state (broker TEXT PRIMARY KEY, data BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS event (
@@ -52,9 +57,7 @@ class AlertFile:
     """The file. Its calls block."""
 
     def __init__(self, path: Path | str) -> None:
-        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.executescript(_SCHEMA)
+        self._db = open_database(path, _SCHEMA, VERSION, "what was told of alerts")
 
     def close(self) -> None:
         self._db.close()
@@ -63,7 +66,11 @@ class AlertFile:
         row = self._db.execute("SELECT data FROM state WHERE broker=?", (broker,)).fetchone()
         if row is None:
             return {}, {}
-        state = msgspec.json.decode(row[0], type=_State)
+        try:
+            state = msgspec.json.decode(row[0], type=_State)
+        except msgspec.MsgspecError as error:
+            log.warning("what fired cannot be read: it is told of again", broker=broker, reason=str(error))
+            return {}, {}
         return {each.key: each for each in state.alerts}, dict(state.sent)
 
     def save(
@@ -98,6 +105,7 @@ class AlertStore:
         self._thread = ThreadPoolExecutor(1, "alerts")
         self._open: Callable[[], AlertFile] = lambda: AlertFile(path)
         self._file: AlertFile | None = None
+        self._is_failing = False
 
     async def open(self) -> None:
         self._file = await asyncio.get_running_loop().run_in_executor(self._thread, self._open)
@@ -122,7 +130,15 @@ class AlertStore:
     async def save(
         self, broker: str, alerts: list[Alert], sent: list[tuple[SentKey, Sent]], events: list[AlertEvent]
     ) -> None:
-        await self._run(self._opened.save, broker, alerts, sent, events)
+        try:
+            await self._run(self._opened.save, broker, alerts, sent, events)
+        except sqlite3.Error as error:
+            # Who is to be told is told all the same; after a restart perhaps once more.
+            if not self._is_failing:
+                log.warning("alerts are not kept: their file cannot be written. Free some room.", reason=str(error))
+            self._is_failing = True
+        else:
+            self._is_failing = False
 
     async def history(self, broker: str, limit: int = 200) -> list[AlertEvent]:
         return await self._run(self._opened.history, broker, limit)

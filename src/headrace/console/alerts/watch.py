@@ -7,6 +7,7 @@ the one that held it last.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -68,6 +69,8 @@ class AlertWatch:
         self._secrets: dict[str, m.ChannelSecret] = {}
         self._failed: dict[str, float] = {}
         self._loaded = False
+        self._delivering: dict[str, asyncio.Task[None]] = {}
+        """By channel: what is under way."""
 
     @property
     def firing(self) -> list[Alert]:
@@ -103,10 +106,20 @@ class AlertWatch:
         self.alerts = step(before, self.rules, readings, now, self.owner, sampler.away is not None)
         events = _events(before, self.alerts, now)
         sent_before = self._sent
-        await self._notify(sampler.broker, now, events)
+        self._sent = forget(self._sent, self.alerts)
+        self._notify(sampler.broker, now)
         if events or self._sent != sent_before or before != self.alerts:
-            kept = [each for each in self.alerts.values() if each.fired]
-            await self._store.save(sampler.broker, kept, list(self._sent.items()), events)
+            await self._save(sampler.broker, events)
+
+    async def close(self) -> None:
+        """Deliver no more."""
+        for task in self._delivering.values():
+            task.cancel()
+        await asyncio.gather(*self._delivering.values(), return_exceptions=True)
+
+    async def _save(self, broker: str, events: list[AlertEvent]) -> None:
+        kept = [each for each in self.alerts.values() if each.fired]
+        await self._store.save(broker, kept, list(self._sent.items()), events)
 
     async def read(self, sampler: Sampler) -> None:
         """Read what the broker knows of alerts."""
@@ -182,21 +195,39 @@ class AlertWatch:
                 drops[subject] = percent
         return drops
 
-    async def _notify(self, broker: str, now: float, events: list[AlertEvent]) -> None:
+    def _notify(self, broker: str, now: float) -> None:
+        """Begin to deliver the notices that are due. Nobody waits for a channel that is slow: neither the figures nor
+        the other channels."""
         if not self._leads:
             return
-        channels = [each.id for each in self.channels if now - self._failed.get(each.id, 0.0) >= RETRY_SECONDS]
+        channels = [
+            each.id
+            for each in self.channels
+            if each.id not in self._delivering and now - self._failed.get(each.id, 0.0) >= RETRY_SECONDS
+        ]
+        by_channel: dict[str, list[Notice]] = {}
         for notice in plan(self.alerts.values(), self._sent, channels, now, self.is_silenced):
-            try:
-                await self.send(notice, broker)
-            except (DeliveryFailed, ApiError, BrokerAway) as error:
-                self._failed[notice.channel] = now
-                log.warning("a notice was not delivered", channel=notice.channel, reason=str(error))
-                events.append(_event(notice, "failed", now, f"{notice.channel}: {error}"))
-            else:
+            by_channel.setdefault(notice.channel, []).append(notice)
+        for channel, notices in by_channel.items():
+            self._delivering[channel] = asyncio.create_task(self._deliver(broker, channel, notices, now))
+
+    async def _deliver(self, broker: str, channel: str, notices: list[Notice], now: float) -> None:
+        events: list[AlertEvent] = []
+        try:
+            for notice in notices:
+                try:
+                    await self.send(notice, broker)
+                except (DeliveryFailed, ApiError, BrokerAway) as error:
+                    # The others would meet the same.
+                    self._failed[channel] = now
+                    log.warning("a notice was not delivered", channel=channel, reason=str(error))
+                    events.append(_event(notice, "failed", now, f"{channel}: {error}"))
+                    return
                 self._sent = mark_sent(self._sent, notice, now)
-                events.append(_event(notice, "notified", now, notice.channel))
-        self._sent = forget(self._sent, self.alerts)
+                events.append(_event(notice, "notified", now, channel))
+        finally:
+            del self._delivering[channel]
+            await self._save(broker, events)
 
     async def send(self, notice: Notice, broker: str) -> None:
         """Send a notice through its channel. Raises DeliveryFailed."""

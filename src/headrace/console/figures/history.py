@@ -18,6 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+import structlog
+
+from headrace.console.database import is_damaged, open_database, set_aside
+
+log = structlog.get_logger("headrace.console")
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -44,6 +50,11 @@ TIERS = {10: 86_400, 60: 14 * 86_400}
 """Seconds between two rows, and for how long they are kept."""
 POINTS_MAX = 400
 MAX_BYTES = 1 << 30
+
+VERSION = 1
+WHAT = "the history of figures"
+FAILED_SECONDS = 60.0
+"""Between two words about a file that cannot be written."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS thing (
@@ -72,16 +83,14 @@ class HistoryFile:
     """The file."""
 
     def __init__(self, path: Path | str, max_bytes: int = MAX_BYTES) -> None:
-        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        self._db.execute("PRAGMA auto_vacuum=INCREMENTAL")
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=NORMAL")
-        self._db.executescript(_SCHEMA)
+        self._path = path
+        self._db = open_database(path, _SCHEMA, VERSION, WHAT)
         self._max_bytes = max_bytes
-        self._things: dict[tuple[str, str, str], int] = {
-            (broker, kind, name): id
-            for id, broker, kind, name in self._db.execute("SELECT id, broker, kind, name FROM thing")
-        }
+        self._things = self._read_things()
+
+    def _read_things(self) -> dict[tuple[str, str, str], int]:
+        rows = self._db.execute("SELECT id, broker, kind, name FROM thing")
+        return {(broker, kind, name): id for id, broker, kind, name in rows}
 
     def close(self) -> None:
         self._db.close()
@@ -89,15 +98,22 @@ class HistoryFile:
     def write(self, tier: int, at: int, samples: Iterable[Sample]) -> None:
         """Write rows of one time."""
         rows = []
-        with self._db:
-            self._db.execute("BEGIN")
-            for each in samples:
-                known = FIGURES[each.kind]
-                data = array("f", (each.figures.get(name, float("nan")) for name in known)).tobytes()
-                rows.append((self._thing(each, at), at, data))
-            self._db.executemany(f"INSERT OR REPLACE INTO tier{tier} VALUES (?, ?, ?)", rows)
-            self._db.executemany("UPDATE thing SET moved=? WHERE id=?", [(at, thing) for thing, _, _ in rows])
-            self._db.execute("COMMIT")
+        count = len(self._things)
+        try:
+            with self._db:
+                self._db.execute("BEGIN")
+                for each in samples:
+                    known = FIGURES[each.kind]
+                    data = array("f", (each.figures.get(name, float("nan")) for name in known)).tobytes()
+                    rows.append((self._thing(each, at), at, data))
+                self._db.executemany(f"INSERT OR REPLACE INTO tier{tier} VALUES (?, ?, ?)", rows)
+                self._db.executemany("UPDATE thing SET moved=? WHERE id=?", [(at, thing) for thing, _, _ in rows])
+                self._db.execute("COMMIT")
+        except sqlite3.Error:
+            # Those that were made are not there.
+            for key in list(self._things)[count:]:
+                del self._things[key]
+            raise
 
     def _thing(self, sample: Sample, at: int) -> int:
         key = (sample.broker, sample.kind, sample.name)
@@ -116,10 +132,14 @@ class HistoryFile:
         while self.used_bytes > self._max_bytes and self._drop_some():
             pass
         self._db.execute("PRAGMA incremental_vacuum").fetchall()
-        self._things = {
-            (broker, kind, name): id
-            for id, broker, kind, name in self._db.execute("SELECT id, broker, kind, name FROM thing")
-        }
+        self._things = self._read_things()
+
+    def begin_anew(self) -> None:
+        """Set the file aside, which is damaged."""
+        self._db.close()
+        set_aside(Path(self._path))
+        self._db = open_database(self._path, _SCHEMA, VERSION, WHAT)
+        self._things = {}
 
     def _drop_some(self) -> bool:
         """Drop a twentieth of the things, those at rest for longest; of what always moves, the oldest rows."""
@@ -207,6 +227,7 @@ class History:
         self._minutes: dict[tuple[str, str, str], tuple[dict[str, float], int]] = {}
         self._minute = 0
         self._tidied = 0
+        self._failed_at = 0.0
 
     async def open(self) -> None:
         self._file = await asyncio.get_running_loop().run_in_executor(self._thread, self._open)
@@ -225,6 +246,26 @@ class History:
         file = self._file
         if file is None:
             return
+        try:
+            await self._record(file, at, samples)
+        except sqlite3.Error as error:
+            await self._failed(file, at, error)
+
+    async def _failed(self, file: HistoryFile, at: int, error: sqlite3.Error) -> None:
+        """These figures are lost. Whoever watches, and the alerts, go on without."""
+        if at - self._failed_at >= FAILED_SECONDS:
+            self._failed_at = at
+            log.warning(
+                "figures are not kept: the history cannot be written. Free some room, or look at the file.",
+                reason=str(error),
+            )
+        if is_damaged(error):
+            try:
+                await self._run(file.begin_anew)
+            except (sqlite3.Error, OSError) as again:
+                log.warning("the history cannot begin anew", reason=str(again))
+
+    async def _record(self, file: HistoryFile, at: int, samples: Sequence[Sample]) -> None:
         await self._run(file.write, 10, at, samples)
         minute = at - at % 60
         if self._minute and minute != self._minute:
@@ -246,7 +287,13 @@ class History:
 
     async def read(self, broker: str, kind: str, name: str, figure: str, since: int, until: int) -> list[Point]:
         file = self._file
-        return [] if file is None else await self._run(file.read, broker, kind, name, figure, since, until)
+        if file is None:
+            return []
+        try:
+            return await self._run(file.read, broker, kind, name, figure, since, until)
+        except sqlite3.Error as error:
+            log.warning("the history cannot be read", reason=str(error))
+            return []
 
     async def mean(self, broker: str, kind: str, name: str, figure: str, since: int, until: int) -> float | None:
         """The mean of a figure over a period; None where nothing was known."""
