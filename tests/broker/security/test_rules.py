@@ -34,7 +34,8 @@ def model(rules: list[Rule], user: str, host: str, operation: Operation, resourc
         rule
         for rule in rules
         if rule.resource is resource
-        and rule.is_for_client(user, host)
+        and rule.user in (ANY, user)
+        and rule.host in (ANY, host)
         and rule.is_for_name(name)
         and rule.is_for_operation(operation)
     ]

@@ -37,8 +37,6 @@ HEADER: bytes = b"headrace-dedup-id"
 ID_BYTES_MAX: int = 1024
 # What is written down of an id: its hash, and how far from the first offset of its batch it is.
 ENTRY_BYTES: int = 20
-# What stands before the entries of one batch: version, partition, first offset (-1: they have no place in the log).
-PLACE_BYTES: int = 13
 # A duplicate: number of the record in its batch, of the entry it repeats, and where the first one is.
 STRIDE: int = 4
 

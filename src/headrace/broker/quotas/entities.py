@@ -3,7 +3,7 @@ all of its type."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from ipaddress import ip_address
 
 from headrace.broker.quotas.kinds import EntityType
@@ -57,11 +57,6 @@ def types_of(entity: Entity) -> frozenset[EntityType]:
 def describe(entity: Entity) -> dict[str, str]:
     """The entity as JSON and commands show it."""
     return {kind.value: DEFAULT if name is None else name for kind, name in entity}
-
-
-def from_described(described: Mapping[str, str]) -> Entity:
-    """The entity that is shown so. Raises InvalidQuota."""
-    return make_entity((kind, None if name == DEFAULT else name) for kind, name in described.items())
 
 
 # --- how the store names them -----------------------------------------------------------------------------------------

@@ -47,10 +47,6 @@ class Rule:
             return True
         return self.permission is Permission.ALLOW and operation in IMPLIED.get(self.operation, ())
 
-    def is_for_client(self, user: str, host: str) -> bool:
-        """Whether it is about that user at that address."""
-        return self.user in (ANY, user) and self.host in (ANY, host)
-
     def __str__(self) -> str:
         on = f"{self.resource.name.lower().replace('_', '-')} {self.name}"
         if self.pattern is Pattern.PREFIXED:

@@ -29,8 +29,6 @@ EXPRESSIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         (),
     ),
 }
-BY_CONSOLE_ALONE = ("group_lag_seconds", "disk_used_percent", "transactions_hanging_seconds")
-"""Figures that the broker has no metric for; node_exporter has the disk."""
 
 
 def expression(rule: Rule) -> str | None:
