@@ -127,7 +127,7 @@ def small_figures(measured: Measured) -> list[Figure]:
     ]
 
 
-def _bulk_spec(topic: Topic, scale: Scale, batch_bytes: int, partitions_each: int) -> dict[str, Any]:
+def bulk_spec(topic: Topic, scale: Scale, batch_bytes: int, partitions_each: int) -> dict[str, Any]:
     return {
         "kind": "bulk_produce",
         "topic": topic.name,
@@ -140,10 +140,12 @@ def _bulk_spec(topic: Topic, scale: Scale, batch_bytes: int, partitions_each: in
     }
 
 
-def bulk_produce(batch_bytes: int, partitions_each: int) -> Callable[[Peer, Scale], list[Figure]]:
+def bulk_produce(
+    batch_bytes: int, partitions_each: int, durability: str = "async"
+) -> Callable[[Peer, Scale], list[Figure]]:
     def run(peer: Peer, scale: Scale) -> list[Figure]:
-        with Topic(peer, 6) as topic:
-            measured = measure(peer, _bulk_spec(topic, scale, batch_bytes, partitions_each))
+        with Topic(peer, 6, durability) as topic:
+            measured = measure(peer, bulk_spec(topic, scale, batch_bytes, partitions_each))
             topic.check(measured)
         return _bulk(measured)
 
@@ -153,7 +155,7 @@ def bulk_produce(batch_bytes: int, partitions_each: int) -> Callable[[Peer, Scal
 def bulk_fetch(partitions: int, connections: int) -> Callable[[Peer, Scale], list[Figure]]:
     def run(peer: Peer, scale: Scale) -> list[Figure]:
         with Topic(peer, partitions) as topic:
-            topic.check(measure(peer, _bulk_spec(topic, scale, 128 * KIB, 1)))
+            topic.check(measure(peer, bulk_spec(topic, scale, 128 * KIB, 1)))
             spec = {"kind": "bulk_fetch", "topic": topic.name, "connections": connections, "batch_bytes": 128 * KIB}
             return _bulk(measure(peer, {**spec, "ends": topic.ends()[0]}))
 

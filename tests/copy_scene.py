@@ -181,12 +181,37 @@ def keeps_on(scene: Scene, before: int) -> bool:
     return scene.committed("copier") > before
 
 
-def settle(scene: Scene) -> None:
+def settle(scene: Scene, restarts: int = 0) -> None:
     """Wait until the copiers are through. The source may be far ahead of one that dies with each transaction it gives
-    up: however long it takes, they must come further."""
+    up: however long it takes, they must come further. `restarts`: so often they may be started again because they do
+    not, as a supervisor would that looks at their progress."""
     while not settled(scene):
         before = scene.committed("copier")
-        wait_until(lambda at=before: settled(scene) or scene.committed("copier") > at, scene.words, seconds=60)
+        try:
+            wait_until(lambda at=before: settled(scene) or scene.committed("copier") > at, scene.words, seconds=60)
+        except AssertionError as error:
+            if not restarts:
+                raise
+            restarts -= 1
+            print(f"copiers stand still, and are started again: {describe(scene)}\n{error}")
+            for each in scene.copiers:
+                each.kill()
+
+
+def describe(scene: Scene) -> str:
+    """The copiers' group, as the broker sees it."""
+    line = [
+        sys.executable,
+        "-m",
+        "headrace.cli",
+        "group",
+        "describe",
+        GROUP,
+        "--bootstrap",
+        scene.broker.kafka.split(",")[0],
+    ]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    return done.stdout + done.stderr
 
 
 def settled(scene: Scene) -> bool:

@@ -204,7 +204,12 @@ def confluent_copier(address: str, name: str, journal: Journal, isolation: str =
     producer = confluent_producer(address, instance, journal)
     consumer.subscribe([IN], on_assign=assigned, on_revoke=assigned)
     while True:
-        found = [each for each in consumer.consume(chance.choice((1, 5, 20)), 0.2) if each.error() is None]
+        got = consumer.consume(chance.choice((1, 5, 20)), 0.2)
+        for error in (each.error() for each in got):
+            if error is not None and error.fatal():
+                # Nothing more comes, for instance because a late request has fenced this member: begin anew.
+                raise KafkaException(error)
+        found = [each for each in got if each.error() is None]
         if not found:
             continue
         for each in found:

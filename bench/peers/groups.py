@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 
-from bench.peers import free_port, has_metadata
+from bench.peers import end, free_port, has_metadata
 from bench.peers.etcd import EtcdPeers
 from bench.peers.kafka import HEAP, Kafka, raise_limit
 from bench.peers.process import Process
@@ -59,6 +62,29 @@ class Nodes(Process):
         self._running[0].send_signal(signal.SIGKILL)
         self._running[0].wait()
 
+    @contextmanager
+    def silent_leader(self) -> Iterator[None]:
+        """SIGSTOP of node 1: its connections stay open, and nothing comes, as from a machine that was cut off."""
+        self._running[0].send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._running[0].send_signal(signal.SIGCONT)
+
+    def stop_last(self) -> None:
+        """Node 3 stops, and loses its disk."""
+        end(self._running[-1])
+        shutil.rmtree(self.folder / str(NODES[-1]))
+
+    def start_last(self) -> None:
+        """Node 3 begins again with nothing."""
+        self._running.pop()
+        self._start(NODES[-1])
+
+    def _start(self, node: int) -> None:
+        """Begin one node."""
+        raise NotImplementedError
+
 
 class HeadraceGroup(Nodes):
     """Raises Missing where there is no etcd. The CPU time of etcd counts, too."""
@@ -77,21 +103,25 @@ class HeadraceGroup(Nodes):
         command = [sys.executable, "-m", "headrace.cli"]
         beginning = [*command, "cluster", "init", "--cluster", url, *map(str, NODES)]
         subprocess.run(beginning, check=True, stdout=subprocess.DEVNULL)
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
+        self._url = url
         begin = time.monotonic()
         for node in NODES:
             self.ports[node] = free_port()
-            flags = ["--cluster", url, "--node-id", str(node), "--peer", f"127.0.0.1:{free_port()}"]
-            flags += ["--data", str(folder / str(node)), "--kafka", f"127.0.0.1:{self.ports[node]}"]
-            for door in ("http", "nsq", "nsq-http", "lookup", "lookup-http", "rocketmq", "rocketmq-namesrv"):
-                flags += [f"--{door}", "off"]
-            flags += ["--rocketmq-grpc", "off", "--log-level", "warning"]
-            self.run([*command, "serve", *flags], env=environment)
+            self._start(node)
         self.port = self.ports[1]
         status = [*command, "cluster", "status", "--json", "--cluster", url]
         self.wait_until(lambda: _is_whole(subprocess.run(status, check=True, capture_output=True).stdout))
         self.wait_until(lambda: all(has_metadata(port, len(NODES)) for port in self.ports.values()))
         return time.monotonic() - begin
+
+    def _start(self, node: int) -> None:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
+        flags = ["--cluster", self._url, "--node-id", str(node), "--peer", f"127.0.0.1:{free_port()}"]
+        flags += ["--data", str(self.folder / str(node)), "--kafka", f"127.0.0.1:{self.ports[node]}"]
+        for door in ("http", "nsq", "nsq-http", "lookup", "lookup-http", "rocketmq", "rocketmq-namesrv"):
+            flags += [f"--{door}", "off"]
+        flags += ["--rocketmq-grpc", "off", "--log-level", "warning"]
+        self.run([sys.executable, "-m", "headrace.cli", "serve", *flags], env=environment)
 
     @property
     def pids(self) -> list[int]:
@@ -120,7 +150,7 @@ class KafkaGroup(Nodes, Kafka):
         folder = self.make_folder()
         controllers = {node: free_port() for node in NODES}
         voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in controllers.items())
-        identity = self._tool("random-uuid").strip().splitlines()[-1]
+        self._identity = self._tool("random-uuid").strip().splitlines()[-1]
         begin = time.monotonic()
         for node in NODES:
             self.ports[node] = free_port()
@@ -134,12 +164,13 @@ class KafkaGroup(Nodes, Kafka):
                     data=folder / str(node),
                 )
             )
-            self._tool("format", "-t", identity, "-c", str(properties))
-            self.run(
-                [self._java, *HEAP, "-cp", self._classpath, "kafka.Kafka", str(properties)],
-                cwd=folder,
-                preexec_fn=raise_limit,
-            )
+            self._start(node)
         self.port = self.ports[1]
         self.wait_until(lambda: all(has_metadata(port, len(NODES)) for port in self.ports.values()))
         return time.monotonic() - begin
+
+    def _start(self, node: int) -> None:
+        properties = str(self.folder / f"{node}.properties")
+        self._tool("format", "-t", self._identity, "-c", properties)
+        command = [self._java, *HEAP, "-cp", self._classpath, "kafka.Kafka", properties]
+        self.run(command, cwd=self.folder, preexec_fn=raise_limit)
