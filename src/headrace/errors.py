@@ -68,8 +68,13 @@ class NotAuthorized(HeadraceError):
 class Unregistered(NotAuthorized):
     """Nobody has registered that, and the broker asks for it."""
 
-    def __init__(self, resource: str, name: str) -> None:
+    def __init__(self, resource: str, name: str, *, is_known: bool = True) -> None:
+        """`is_known`: the broker could read what is registered."""
         super().__init__("USE", resource, name)
+        if not is_known:
+            words = f"registrations cannot be read yet, so the {resource.lower()} '{name}' is refused"
+            self.args = (f"{words} (registration = refuse). Try again later; the broker's log has the reason",)
+            return
         self.args = (
             f"the {resource.lower()} '{name}' is not registered (registration = refuse). Ask for it in the console, or "
             "by `headrace register`",

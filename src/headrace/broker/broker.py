@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import structlog
 
@@ -122,6 +123,7 @@ class Broker:
         )
         if self.registrations.is_asked:
             self.security.is_registered = self.registrations.allows
+            self.security.knows_registrations = lambda: self.registrations.is_known
         # In the order in which they start.
         self._parts = (
             *(self.queues, self.groups, self.transactions, self.timer, self.deduplication, self.prepared),
@@ -165,16 +167,21 @@ class Broker:
         """Stop without writing: this node does not lead any more, and the log refuses every append. What is not
         committed is void, and what is committed is the next leader's."""
         self.log.detach()
-        for part in (self.figures, self.overflow, *reversed(self._parts), self.deliveries, self.security, self.audit):
+        for part in self._ending():
             try:
                 async with asyncio.timeout(ABANDON_SECONDS):
                     await part.stop()
             except (HeadraceError, OSError, TimeoutError) as error:
                 logger.warning("a part of the broker did not end cleanly", part=type(part).__name__, error=repr(error))
 
+    def _ending(self) -> tuple[Any, ...]:
+        """The parts, in the order in which they end."""
+        first = (self.registrations, self.figures, self.overflow)
+        return (*first, *reversed(self._parts), self.deliveries, self.security, self.audit)
+
     async def stop(self) -> None:
         """Stop the parts; the log may stop after this."""
         for owners in self._owners:
             await owners.settle()
-        for part in (self.figures, self.overflow, *reversed(self._parts), self.deliveries, self.security, self.audit):
+        for part in self._ending():
             await part.stop()

@@ -18,6 +18,8 @@ Owner = Annotated[str, typer.Option(help="The team.")]
 Contact = Annotated[list[str], typer.Option(help="Whom to ask; may be repeated.")]
 Text = Annotated[str, typer.Option()]
 Rate = Annotated[int, typer.Option(min=0, help="Messages a second that are expected.")]
+Size = Annotated[int, typer.Option(min=0, help="How many bytes a message has, about.")]
+User = Annotated[str, typer.Option(help="As whom its programs come: whose quota follows from it.")]
 Reason = Annotated[str, typer.Option(help="Why.")]
 PATH = "/v1/registrations"
 
@@ -32,6 +34,8 @@ def topic(
     description: Text = "",
     scenario: Text = "",
     rate: Rate = 0,
+    message_bytes: Size = 0,
+    user: User = "",
     retention_ms: Annotated[int, typer.Option(min=-1, help="0: as the broker says.")] = 0,
     partitions: Annotated[int, typer.Option(min=0, help="0: as the broker says.")] = 0,
 ) -> None:
@@ -39,6 +43,7 @@ def topic(
     body = {
         **{"kind": "topic", "topic": name, "owner": owner, "contacts": contact, "description": description},
         **{"scenario": scenario, "rate": rate, "retention_ms": retention_ms, "partitions": partitions},
+        **{"message_bytes": message_bytes, "user": user},
     }
     _print_id(api, api.ask("POST", PATH, body))
 
@@ -54,11 +59,14 @@ def consumer(
     description: Text = "",
     scenario: Text = "",
     rate: Rate = 0,
+    message_bytes: Size = 0,
+    user: User = "",
 ) -> None:
     """Registers a consumer of a topic. An operator approves it."""
     body = {
         **{"kind": "consumer", "topic": name, "group": group, "owner": owner, "contacts": contact},
         **{"description": description, "scenario": scenario, "rate": rate},
+        **{"message_bytes": message_bytes, "user": user},
     }
     _print_id(api, api.ask("POST", PATH, body))
 
@@ -106,9 +114,13 @@ def approve(
     id: Id,
     reason: Reason = "",
     create: Annotated[bool, typer.Option("--create", help="Create the topic, if it is missing.")] = False,
+    limits: Annotated[
+        bool, typer.Option("--limits", help="Set the topic's retention and the user's quota by what is expected.")
+    ] = False,
 ) -> None:
     """Approves a registration."""
-    api.print_answer(api.ask("POST", f"{PATH}/{quote(id, safe='')}/approve", {"reason": reason, "create": create}))
+    body = {"reason": reason, "create": create, "limits": limits}
+    api.print_answer(api.ask("POST", f"{PATH}/{quote(id, safe='')}/approve", body))
 
 
 @app.command()

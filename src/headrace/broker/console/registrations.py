@@ -2,11 +2,13 @@
 or refused (`registration`).
 
 It is asked where every door asks for rights: WRITE on a topic, which an admission then keeps, and READ on a group or a
-queue, which a subscription does. A change of what is approved ends admissions, as a change of rights does.
+queue, which a subscription does. A change of what is approved ends admissions, as a change of rights does. Where
+registrations cannot be read at the start, `refuse` refuses until they can, and that is tried again and again.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -26,6 +28,7 @@ KIND = "registration"
 TOPIC, CONSUMER = KINDS = ("topic", "consumer")
 REQUESTED, APPROVED, REJECTED = STATES = ("requested", "approved", "rejected")
 ALLOW, WARN, REFUSE = MODES = ("allow", "warn", "refuse")
+RETRY_SECONDS = 1.0
 USES_MAX = 1_000
 USERS_MAX = 10
 
@@ -57,7 +60,9 @@ class Registrations:
         self._topics: frozenset[str] = frozenset()
         self._consumers: frozenset[tuple[str, str]] = frozenset()
         self._groups: frozenset[str] = frozenset()
-        self._is_known = False
+        self.is_known = False
+        """Whether they were read."""
+        self._retrying: asyncio.Task[None] | None = None
         self._warnings = RateLimit()
         documents.on_changed.append(self._changed)
 
@@ -66,14 +71,33 @@ class Registrations:
         return self.mode != ALLOW
 
     async def start(self) -> None:
-        """Read what is approved, if it matters. What cannot be read refuses nothing."""
+        """Read what is approved, if it matters."""
         if self.is_asked:
             try:
                 await self._documents.load()
             except HeadraceError as error:
-                log.error("registrations cannot be read: nothing is refused for want of one", error=str(error))
+                what = "what needs one is refused" if self.mode == REFUSE else "what has none is not noted"
+                log.error(f"registrations cannot be read yet: {what} until they can", error=str(error))
+                self._retrying = asyncio.get_running_loop().create_task(self._retry())
                 return
             self._renew()
+
+    async def _retry(self) -> None:
+        while not self.is_known:
+            await asyncio.sleep(RETRY_SECONDS)
+            try:
+                await self._documents.load()
+            except HeadraceError:
+                continue
+            self._renew()
+            self._notify()
+            log.info("registrations are read")
+
+    async def stop(self) -> None:
+        """Read no more."""
+        if self._retrying is not None:
+            self._retrying.cancel()
+            self._retrying = None
 
     def _changed(self, kind: str, id: str) -> None:
         if kind == KIND:
@@ -85,11 +109,11 @@ class Registrations:
         self._topics = frozenset(each["topic"] for each in approved if each["kind"] == TOPIC)
         self._consumers = frozenset((each["topic"], each["group"]) for each in approved if each["kind"] == CONSUMER)
         self._groups = frozenset(group for _, group in self._consumers)
-        self._is_known = True
+        self.is_known = True
 
     def allows(self, session: Session, operation: Operation, resource: Resource, name: str) -> bool:
         """Whether something may be used, be it that it is only noted. A plain call, and cheap."""
-        if session.is_own or not self._is_known:
+        if session.is_own:
             return True
         if resource is Resource.TOPIC:
             if operation is not Operation.WRITE or name in self._topics or is_protected(name):
@@ -105,6 +129,8 @@ class Registrations:
         return True
 
     def _note(self, session: Session, kind: str, topic: str, group: str) -> bool:
+        if not self.is_known:
+            return self.mode != REFUSE
         now = self._runtime.clock.now_ms()
         key = (kind, topic, group)
         use = self.uses.get(key)

@@ -48,6 +48,8 @@ class Security:
         self.audit = audit
         self.is_registered: Callable[[Session, Operation, Resource, str], bool] | None = None
         """Asked for what is allowed, where use without a registration is noted or refused."""
+        self.knows_registrations: Callable[[], bool] = lambda: True
+        """Whether that is answered by what is registered: it may be unreadable as yet."""
         self.on_changed: list[Callable[[str | None], None]] = []
         """Called after the rights of a user have changed, with its name as sessions have it (empty: of clients that are
         not authenticated); None: those of any user may have."""
@@ -111,7 +113,7 @@ class Security:
         """Raise NotAuthorized unless a session may do that."""
         if not self.allows(session, operation, resource, name):
             if self.is_registered is not None and self._decides(session, operation, resource, name):
-                raise Unregistered(resource.name, name)
+                raise Unregistered(resource.name, name, is_known=self.knows_registrations())
             raise NotAuthorized(operation.name, resource.name, name)
 
     def check_any(self, session: Session, *rights: tuple[Operation, Resource, str]) -> None:

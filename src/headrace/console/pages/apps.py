@@ -125,6 +125,8 @@ def _request(page: Page) -> None:
         Field("contacts", "Contacts", placeholder="orders@example.org", hint="Several with commas between."),
         Field("scenario", "Scenario", placeholder="task, event, log"),
         Field("rate", "Messages a second, at most", kind="number"),
+        Field("message_bytes", "Bytes of a message, about", kind="number"),
+        Field("user", "User of its programs", hint="Whose quota may follow from it."),
         Field("retention_ms", "Messages are kept", kind="select", choices=keeps),
         Field("description", "What it is for", kind="area"),
     ]
@@ -132,16 +134,13 @@ def _request(page: Page) -> None:
     async def act(answer: Answer) -> None:
         body: dict[str, object] = {
             name: answer[name]
-            for name in ("kind", "topic", "group", "owner", "scenario", "description")
+            for name in ("kind", "topic", "group", "owner", "scenario", "description", "user")
             if answer.get(name)
         }
         contacts = [each.strip() for each in answer.get("contacts", "").split(",") if each.strip()]
         if contacts:
             body["contacts"] = contacts
-        if answer.get("rate"):
-            body["rate"] = int(answer["rate"])
-        if answer.get("retention_ms"):
-            body["retention_ms"] = int(answer["retention_ms"])
+        body |= {name: int(answer[name]) for name in ("rate", "message_bytes", "retention_ms") if answer.get(name)}
         await page.api.request_registration(body)
 
     async def look() -> None:
@@ -167,13 +166,15 @@ def _request(page: Page) -> None:
 def _decide(page: Page, id: str, decision: str) -> None:
     async def act(answer: Answer) -> None:
         body: dict[str, object] = {"reason": answer.get("reason", "")} if answer.get("reason") else {}
-        if decision == "approve" and answer.get("create"):
-            body["create"] = True
+        body |= {name: True for name in ("create", "limits") if decision == "approve" and answer.get(name)}
         await page.api.decide_registration(id, decision, body)
 
     fields = [Field("reason", "Reason", required=decision == "reject")]
     if decision == "approve":
-        fields.append(Field("create", "Make the topic now, if it is not there", "true", kind="check"))
+        fields += [
+            Field("create", "Make the topic now, if it is not there", "true", kind="check"),
+            Field("limits", "Set the topic's retention and the user's quota by it", kind="check"),
+        ]
     ask(
         page,
         "Approve" if decision == "approve" else "Reject",

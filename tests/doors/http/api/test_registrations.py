@@ -12,8 +12,10 @@ import pytest
 from tests.doors.http.api.conftest import Served, serving
 
 from headrace.addresses import parse_address
+from headrace.broker.console.documents import Documents
 from headrace.client import Client, ClientError
 from headrace.config import Config
+from headrace.errors import StorageFailed
 from headrace.server import Server
 
 PATH = "/v1/registrations"
@@ -170,3 +172,56 @@ async def test_it_is_enforced_at_other_doors(tmp_path: Path):
             assert b"OK" in (await nsq_answer(served, pub))[4:]
             assert b"OK" in (await nsq_answer(served, b"SUB orders mail\n"))[4:]
         assert ("consumer", "orders", "mail") in await unregistered(served)
+
+
+async def quota(served: Served) -> dict[str, float]:
+    _, answer = await served.ask("GET", "/v1/quotas?user=shop")
+    return {name: value for each in answer["quotas"] for name, value in each["quotas"].items()}
+
+
+async def test_limits_follow_from_what_is_approved(served: Served):
+    """The topic's retention, and twice what all approved registrations of a user expect."""
+    expects = {"user": "shop", "rate": 100, "message_bytes": 500}
+    for topic in ("orders", "mail"):
+        await served.topic(topic)
+    first = (await asked(served, {**TOPIC, **expects, "retention_ms": 86_400_000}))["id"]
+    second = (await asked(served, {**TOPIC, **expects, "topic": "mail", "rate": 50}))["id"]
+    consumer = (await asked(served, {**CONSUMER, **expects}))["id"]
+    await decided(served, first, "approve")
+    assert await quota(served) == {}, "only where the operator says so"
+    for id, together in ((first, 100_000), (second, 150_000)):
+        status, answer = await served.ask("POST", f"/v1/registrations/{id}/approve", {"limits": True})
+        assert (status, answer["limits"]) == (200, True)
+        assert await quota(served) == {"producer_byte_rate": together}
+    _, settings = await served.ask("GET", "/v1/topics/orders")
+    assert settings["settings"]["retention.ms"] == "86400000"
+    await served.ask("POST", f"/v1/registrations/{consumer}/approve", {"limits": True})
+    assert await quota(served) == {"producer_byte_rate": 150_000, "consumer_byte_rate": 100_000}
+    await decided(served, first, "reject")
+    assert await quota(served) == {"producer_byte_rate": 50_000, "consumer_byte_rate": 100_000}
+    for id in (second, consumer):
+        await served.ask("DELETE", f"/v1/registrations/{id}")
+    assert await quota(served) == {}
+    bare = (await asked(served, {**TOPIC, "topic": "bare"}))["id"]
+    status, answer = await served.ask("POST", f"/v1/registrations/{bare}/approve", {"limits": True})
+    assert (status, "no limit follows" in answer["message"]) == (400, True)
+
+
+async def test_what_cannot_be_read_is_refused_until_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async with serving(tmp_path, registration="refuse") as served:
+        await served.topic("orders")
+        await decided(served, (await asked(served, TOPIC))["id"], "approve")
+
+        async def fail(_: Documents) -> None:
+            raise StorageFailed("the disk does not answer")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Documents, "load", fail)
+            await served.restart()
+            status, words = await publish(served)
+            assert status in (401, 403)
+            status, answer = await served.ask("POST", "/v1/topics/orders/messages", {"value": "x"})
+            assert "registrations cannot be read yet, so the topic 'orders' is refused" in answer["message"], words
+        async with asyncio.timeout(30):
+            while await publish(served) != (200, ""):
+                await asyncio.sleep(0.05)
