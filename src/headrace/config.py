@@ -47,8 +47,8 @@ class Config(
     log_level: str = setting("info", "debug, info, warning or error.", choices=("debug", "info", "warning", "error"))
     console: str = setting(
         "off",
-        "Where the console listens, a process of its own that is started beside the broker (console.md). It needs the "
-        "extra `headrace[console]`.",
+        "HOST:PORT where the console listens, in a process of its own beside the broker (console.md), or `off`. "
+        "Needs the extra `headrace[console]`.",
         parse=parse_address,
         metavar=HOST_PORT,
     )

@@ -15,12 +15,12 @@ class QuotaSettings(Settings):
     quota_fetch_bytes: int = setting(0, "Bytes a second that one client id may fetch; 0: no limit.")
     quota_user_connections: int = setting(0, "Connections that one user may have at once; 0: no limit.")
     quota_address_connections: int = setting(0, "Connections from one address at once; 0: no limit.")
-    quota_user_topics: int = setting(0, "Topics that there may be of one user's making; 0: no limit.")
-    quota_user_queues: int = setting(0, "Queues that there may be of one user's making; 0: no limit.")
+    quota_user_topics: int = setting(0, "Topics that one user may own; 0: no limit.")
+    quota_user_queues: int = setting(0, "Queues that one user may own; 0: no limit.")
     quota_throttle_max_ms: int = setting(
         10_000, "The longest that a client over its quota is held back at a time.", least=1
     )
     quota_entities_max: int = setting(10_000, "Users, client ids and addresses that may have quotas.", least=1)
     quota_clients_max: int = setting(
-        10_000, "Clients whose use is kept where a quota is for each of them; the oldest is forgotten first.", least=1
+        10_000, "Clients whose use is tracked where a quota is for each of them; the oldest are evicted.", least=1
     )

@@ -54,16 +54,18 @@ class JwtSettings(Settings):
         "RS256;ES256", "The algorithms that tokens may be signed with, with a semicolon between.", metavar="NAMES"
     )
     jwt_clock_skew_ms: int = setting(
-        30_000, "How far the clock of who made a token may be from this one.", most=300_000
+        30_000, "How far the clock of a token's issuer may differ from this machine's.", most=300_000
     )
-    jwt_user_claim: str = setting("sub", "The claim of a token that has the user.")
+    jwt_user_claim: str = setting("sub", "The claim of a token that names the user.")
     jwt_scope_claim: str = setting(
         "",
-        "The claim of a token that narrows what it may be used for: words as in write:topic:orders*; others are for "
-        "others. Without any it may be used for nothing. Empty: tokens are not narrowed.",
+        "The claim of a token that limits what it may be used for, by scopes such as write:topic:orders*. Other "
+        "words in it are ignored; without a scope the token permits nothing. Empty: tokens are not limited.",
     )
     jwt_refresh_ms: int = setting(3_600_000, "How often the keys are read again.", least=1)
-    jwt_refetch_ms: int = setting(30_000, "How soon they may be read again for a token whose key is unknown.", least=1)
+    jwt_refetch_ms: int = setting(
+        30_000, "How soon the keys may be read again for a token whose key is unknown.", least=1
+    )
 
     @property
     def algorithms(self) -> tuple[str, ...]:
@@ -92,35 +94,36 @@ class SecuritySettings(JwtSettings, CertificateSettings):
 
     authorization: str = setting(
         "off",
-        "Whether what a client does takes a right. log-only reports what `on` would refuse, and allows it.",
+        "Whether operations of clients need rights. log-only reports what `on` would refuse, and allows it.",
         choices=("off", "log-only", "on"),
     )
     super_users: str = setting(
         "", "Users that may do everything, whatever the rules say: names with a semicolon between.", metavar="NAMES"
     )
     authorization_cache_max: int = setting(
-        65_536, "Decisions of `authorization` that are remembered; with more, all are made anew.", least=1
+        65_536, "Decisions of `authorization` that are cached; above it the cache is emptied.", least=1
     )
     authentication_delay_max_ms: int = setting(
         5_000, "The longest that the answer to a failed authentication is delayed; it doubles with each failure."
     )
     authentication_failures_max: int = setting(
-        10_000, "Users and addresses whose failed authentications are counted; the oldest is forgotten first.", least=1
+        10_000, "Users and addresses whose failed authentications are counted; the oldest are evicted.", least=1
     )
     authentication_waiting_max: int = setting(
-        1_000, "Passwords that may wait to be verified at once; more are refused, to be tried again.", least=1
+        1_000, "Passwords that may wait to be verified at once; more are refused, and clients try again.", least=1
     )
     audit: str = setting(
         "auto",
-        "Whether who does what is written to the topic __audit and to the log; auto: where `authorization` is not off.",
+        "Whether logins, refusals and changes are written to the topic __audit and to the log; auto: if "
+        "`authorization` is not off.",
         choices=("auto", "off", "on"),
     )
-    audit_reads: bool = setting(False, "Whether that has what is read, too: one entry for many reads of the same.")
+    audit_reads: bool = setting(False, "Whether the audit records reads, too: one entry for many reads of the same.")
     audit_entries_max: int = setting(
         10_000,
         "Entries that wait to be written to __audit; more are dropped, and counted. Refusals take half of it at most.",
         least=2,
     )
-    users_max: int = setting(10_000, "Users at a time.", least=1)
-    tokens_max: int = setting(10_000, "API tokens at a time.", least=1)
-    rules_max: int = setting(20_000, "Rules at a time, those of roles counted in.", least=1)
+    users_max: int = setting(10_000, "The most users.", least=1)
+    tokens_max: int = setting(10_000, "The most API tokens.", least=1)
+    rules_max: int = setting(20_000, "The most rules, including those of roles.", least=1)

@@ -53,14 +53,16 @@ class ClusterSettings(Settings):
         metavar="FILE",
     )
     peer_tls_cert: str = setting(
-        "", "A PEM file with the certificate that this node shows to the others; by default tls_cert.", metavar="FILE"
+        "",
+        "A PEM file with the certificate that this node presents to the others; by default tls_cert.",
+        metavar="FILE",
     )
     peer_tls_key: str = setting("", "A PEM file with that certificate's private key.", metavar="FILE")
-    rack: str = setting("", "Where the node stands: consumers in the same rack may read from it.", metavar="RACK")
+    rack: str = setting("", "The rack of the node: consumers in the same rack may read from it.", metavar="RACK")
     advertised_host: str = setting(
         "",
-        "The host that other nodes and their clients are given for those doors of this node that listen on every "
-        "interface; by default that of `peer`.",
+        "The host that other nodes and their clients are given for those doors that listen on every interface; by "
+        "default that of `peer`.",
         metavar="HOST",
     )
     etcd_ca: str = setting(
@@ -72,25 +74,27 @@ class ClusterSettings(Settings):
     etcd_password_file: str = setting("", "A file with that user's password.", metavar="FILE")
     replica_uncommitted_max_bytes: int = setting(
         134_217_728,
-        "Bytes that may wait for the other replicas; beyond it appends are refused until there are fewer.",
+        "Bytes that may wait for the other replicas; above it, appends are refused.",
         least=1_048_576,
     )
     replica_journal_max_bytes: int = setting(
         1 << 30,
-        "Of the journal that recovery no longer needs, as many bytes are kept for followers that are behind; one that "
-        "needs more copies.",
+        "Bytes of the journal that are kept for followers that are behind, beyond what recovery needs. A follower "
+        "that needs more copies the partitions.",
         least=1_048_576,
     )
     replica_copy_bytes_per_second: int = setting(
         50 << 20,
-        "What all copies to new nodes, and to those far behind, may take of this one together while it leads.",
+        "Bytes a second that this node, while it leads, sends in all copies together: to new nodes, and to those "
+        "far behind.",
         least=65_536,
     )
 
     replica_feature_level_max: int = setting(
         0,
-        "The highest feature level that this node admits to, and with it the version of the protocol between nodes: "
-        "it behaves as the version of Headrace that this level came with, to try a rolling upgrade. 0: no limit.",
+        "The highest feature level that this node announces, and with it the version of the protocol between "
+        "nodes: it behaves as the version of Headrace that introduced the level, to try a rolling upgrade. 0: no "
+        "limit.",
         least=0,
     )
 

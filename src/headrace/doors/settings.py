@@ -23,49 +23,49 @@ class SharedSettings(Settings):
     )
     tls_reload_ms: int = setting(
         10_000,
-        "How often the files of certificates are looked at, to be read again where they changed; 0: on SIGHUP alone.",
+        "How often the certificate files are checked; changed files are read again. 0: on SIGHUP alone.",
     )
     sasl_plain_without_tls: bool = setting(
         False,
-        "Take passwords and tokens in the clear (SASL PLAIN; HTTP and NSQ from other machines) without TLS: the "
-        "network between clients and broker is guarded.",
+        "Accept passwords and tokens in the clear (SASL PLAIN; HTTP and NSQ from other machines) without TLS. Only"
+        " where the network between clients and broker is trusted.",
     )
     http_authentication: str = setting(
         "optional",
-        "Whether clients of the HTTP doors must show who they are. optional: those that do not are ANONYMOUS, and may "
+        "Whether clients of the HTTP doors must authenticate. optional: those that do not are ANONYMOUS, and may "
         "do what rules allow ANONYMOUS.",
         choices=("optional", "required"),
     )
     insecure: bool = setting(
         False,
-        "Let doors, and the listener for other nodes, open beyond this machine with neither TLS nor authentication: "
-        "the network around them is guarded.",
+        "Let doors, and the listener for other nodes, open beyond this machine with neither TLS nor "
+        "authentication. Only where the network around them is trusted.",
     )
     connections_max: int = setting(
         12_000,
-        "Connections a door holds at once; more are closed as they come, and so are those of all doors together that "
-        "would take descriptors from the log.",
+        "Connections that a door holds at once; more are closed on arrival. So are those, of all doors together, "
+        "that would take file descriptors from the log.",
         least=1,
     )
     receiving_max_bytes: int = setting(
         536_870_912,
-        "Bytes of memory that all doors but the HTTP ones receive large requests into; beyond it they wait unread, all "
-        "but the one that began first.",
+        "Memory for large requests that are being received, of all doors but the HTTP ones. Above it requests wait"
+        " unread, except the one that began first.",
         least=1_048_576,
     )
     unread_max_bytes: int = setting(
         268_435_456,
-        "Bytes of replies that the clients of all doors have not read yet; beyond it those that have waited the "
-        "longest are cut off.",
+        "Bytes of replies that the clients of all doors have not read yet. Above it the clients that have waited "
+        "the longest are disconnected.",
         least=1_048_576,
     )
     http_answer_max_bytes: int = setting(
-        33_554_432, "The largest answer of an HTTP door; one that would be larger is refused.", least=65_536
+        33_554_432, "The largest answer of an HTTP door; a larger one is refused.", least=65_536
     )
     http_request_ms: int = setting(
         30_000,
-        "How long a client of an HTTP door may take to send a request, or to read an answer, before its connection is "
-        "closed; large bodies have longer.",
+        "How long a client of an HTTP door may take to send a request, or to read an answer, before its connection"
+        " is closed; large bodies may take longer.",
         least=1,
     )
     connections_idle_ms: int = setting(600_000, "A connection without a request for this long is closed.", least=1)

@@ -24,10 +24,13 @@ class LogSettings(Settings):
     )
     checkpoint_ms: int = setting(30_000, "How often recovery points move up while there is traffic.", least=1)
     retention_warning_ms: int = setting(
-        3_600_000, "How long before retention takes what a group or queue has not read the broker warns of it."
+        3_600_000,
+        "How long before retention deletes records that a group or queue has not read the broker warns of it.",
     )
-    retention_check_ms: int = setting(300_000, "How often retention looks for segments to drop.", least=1)
-    compaction_check_ms: int = setting(15_000, "How often compaction looks for partitions that are worth it.", least=1)
+    retention_check_ms: int = setting(300_000, "How often retention looks for segments to delete.", least=1)
+    compaction_check_ms: int = setting(
+        15_000, "How often compaction looks for partitions that are worth compacting.", least=1
+    )
     search_index_check_ms: int = setting(
         30_000, "How often the search indexes of topics with `index` are brought up to date.", least=1
     )
@@ -38,7 +41,7 @@ class LogSettings(Settings):
         104_857_600, "Bytes of records that go into search indexes a second at most.", least=1
     )
     decompressed_max_bytes: int = setting(
-        134_217_728, "The most bytes that one batch may unpack to where the broker reads records.", least=1
+        134_217_728, "The most bytes that one batch may decompress to, where the broker reads records.", least=1
     )
     log_segment_bytes: int = setting(1 << 30, "A segment rolls at this size.", least=1)
     log_segment_ms: int = setting(604_800_000, "A segment rolls at this age.", least=1)
@@ -46,5 +49,5 @@ class LogSettings(Settings):
     log_retention_bytes: int = setting(-1, "Bytes kept of each partition; -1: no limit.", least=-1)
     message_max_bytes: int = setting(1_048_588, "The largest batch that is accepted.", least=1)
     producer_id_expiration_ms: int = setting(
-        86_400_000, "An idempotent producer is forgotten after this long without a batch.", least=1
+        86_400_000, "The state of an idempotent producer expires after this long without a batch.", least=1
     )

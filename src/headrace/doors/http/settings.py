@@ -17,7 +17,7 @@ class HttpSettings(Settings):
         "127.0.0.1:9080", "HOST:PORT of the HTTP door (management, metrics, health), or `off`.", address=True
     )
     http_tls: bool = setting(
-        False, "The HTTP door speaks TLS only, with `tls_cert` and, where there is one, `tls_client_ca`."
+        False, "The HTTP door speaks TLS only, with `tls_cert` and, if it is set, `tls_client_ca`."
     )
     http_hosts: str = setting(
         "",

@@ -153,7 +153,7 @@ class KafkaSettings(Settings):
     )
     kafka_advertised: str = setting(
         "",
-        "HOST:PORT that Kafka clients connect to; by default the door's own, or the address they came by.",
+        "HOST:PORT that Kafka clients connect to; by default the door's own, or the address that they came by.",
         parse=check_advertised,
         metavar=HOST_PORT,
     )
@@ -186,8 +186,8 @@ class KafkaSettings(Settings):
     sasl_timeout_ms: int = setting(30_000, "How long a client may take to authenticate.", least=1)
     sasl_session_ms: int = setting(
         0,
-        "How long an authentication by SASL holds: clients authenticate again before, or are disconnected; 0: as long "
-        "as the token that was shown.",
+        "How long a SASL authentication is valid: clients authenticate again before it ends, or are disconnected; "
+        "0: as long as the token.",
     )
     array_max: int = setting(200_000, "The most elements that a request may announce in all its arrays.", least=1)
     fetch_max_bytes: int = setting(57_671_680, "The most bytes of records in one fetch reply.", least=1)

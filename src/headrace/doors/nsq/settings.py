@@ -70,7 +70,7 @@ class NsqSettings(Settings):
         900_000, "The longest message timeout that an NSQ client may ask for.", least=1_000
     )
     nsq_max_req_timeout_ms: int = setting(
-        3_600_000, "The longest delay of a DPUB; that of a REQ is cut to it.", least=1
+        3_600_000, "The longest delay of a DPUB; a longer one of a REQ is cut to it.", least=1
     )
     nsq_max_heartbeat_interval_ms: int = setting(
         60_000, "The longest time between heartbeats that an NSQ client may ask for.", least=1_000
@@ -88,13 +88,13 @@ class NsqSettings(Settings):
     )
     nsq_auth_required: bool = setting(
         False,
-        "NSQ clients must show who they are (AUTH, or a certificate) before they publish or subscribe. The secret is "
-        "an API token, or USER:PASSWORD.",
+        "NSQ clients must authenticate (AUTH, or a certificate) before they publish or subscribe. The secret is an"
+        " API token, or USER:PASSWORD.",
     )
     auth_http: str = setting(
         "",
-        "HOST:PORT or URL of the server that says what NSQ clients may do; several with commas between. A user and "
-        "password in it are sent as Basic authentication, and shown nowhere.",
+        "HOST:PORT or URL of the server that decides what NSQ clients may do; several with commas between. A user "
+        "and password in it are sent as Basic authentication, and never shown.",
         metavar=HOST_PORT,
         secret=True,
     )

@@ -78,7 +78,7 @@ class RocketMqSettings(Settings):
         choices=("optional", "required"),
     )
     rocketmq_broker_name: str = setting("headrace", "The name of this broker among those of a RocketMQ cluster.")
-    rocketmq_cluster: str = setting("DefaultCluster", "The name of the RocketMQ cluster that the broker is in.")
+    rocketmq_cluster: str = setting("DefaultCluster", "The name of the broker's RocketMQ cluster.")
     rocketmq_max_message_size: int = setting(
         4_194_304, "The largest body of a message, or of a batch, that RocketMQ clients may send.", least=1
     )
@@ -89,7 +89,7 @@ class RocketMqSettings(Settings):
         most=(1 << 31) - 1,
     )
     rocketmq_topic_queues: int = setting(
-        8, "The most queues of a topic that a RocketMQ producer makes by its first message.", least=1
+        8, "The most queues of a topic that the first message of a RocketMQ producer creates.", least=1
     )
     rocketmq_delay_levels: str = setting(
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
