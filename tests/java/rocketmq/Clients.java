@@ -70,6 +70,7 @@ public class Clients {
     static DefaultMQProducer producer(String namesrv) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer("producers");
         producer.setNamesrvAddr(namesrv);
+        producer.setMqClientApiTimeout(20000);
         producer.setSendMsgTimeout(20000);
         producer.start();
         return producer;
@@ -134,6 +135,7 @@ public class Clients {
         throws Exception {
         TransactionMQProducer producer = new TransactionMQProducer(group);
         producer.setNamesrvAddr(namesrv);
+        producer.setMqClientApiTimeout(20000);
         producer.setHeartbeatBrokerInterval(1000);
         producer.setSendMsgTimeout(20000);
         producer.setTransactionListener(listener);
@@ -206,6 +208,7 @@ public class Clients {
         DefaultMQProducer producer = producer(namesrv);
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(namesrv);
+        consumer.setMqClientApiTimeout(20000);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");
         CountDownLatch left = new CountDownLatch(1);
@@ -231,6 +234,7 @@ public class Clients {
     static void request(String namesrv, String topic) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer("askers");
         producer.setNamesrvAddr(namesrv);
+        producer.setMqClientApiTimeout(20000);
         producer.start();
         // With a callback: in 5.3.2 the call without one ends as soon as the question is sent.
         CountDownLatch left = new CountDownLatch(1);
@@ -254,6 +258,7 @@ public class Clients {
     static void sql(String namesrv, String group, String topic, String expression, int count) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(namesrv);
+        consumer.setMqClientApiTimeout(20000);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, MessageSelector.bySql(expression));
         consume(consumer, count);
@@ -262,6 +267,7 @@ public class Clients {
     static void broadcast(String namesrv, String group, String topic, int count) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(namesrv);
+        consumer.setMqClientApiTimeout(20000);
         // The class of the model lies in another package in each of the versions.
         for (java.lang.reflect.Method method : DefaultMQPushConsumer.class.getMethods()) {
             if (method.getName().equals("setMessageModel")) {
@@ -303,12 +309,14 @@ public class Clients {
     static void traced(String namesrv, String group, String topic) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer("traced", null, true, null);
         producer.setNamesrvAddr(namesrv);
+        producer.setMqClientApiTimeout(20000);
         producer.setSendMsgTimeout(20000);
         producer.start();
         sent("traced", producer.send(new Message(topic, "traced", "k", bytes("traced"))));
         DefaultMQPushConsumer consumer =
             new DefaultMQPushConsumer(group, null, new AllocateMessageQueueAveragely(), true, null);
         consumer.setNamesrvAddr(namesrv);
+        consumer.setMqClientApiTimeout(20000);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");
         CountDownLatch left = new CountDownLatch(1);
@@ -348,6 +356,7 @@ public class Clients {
             DefaultMQPushConsumer.class.getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
         }
         consumer.setNamesrvAddr(namesrv);
+        consumer.setMqClientApiTimeout(20000);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setMaxReconsumeTimes(3);
         // The last message is settled before the client goes.
@@ -377,6 +386,7 @@ public class Clients {
     static void orderly(String namesrv, String group, String topic, int count) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(namesrv);
+        consumer.setMqClientApiTimeout(20000);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");
         CountDownLatch left = new CountDownLatch(count);
@@ -408,6 +418,7 @@ public class Clients {
     static void litePull(String namesrv, String group, String topic, int count) throws Exception {
         DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group);
         consumer.setNamesrvAddr(namesrv);
+        consumer.setMqClientApiTimeout(20000);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setAutoCommit(false);
         consumer.subscribe(topic, "*");

@@ -171,7 +171,7 @@ class RemotingConnection(BufferedConnection):
         self._awaiting: dict[asyncio.Task[None], None] = {}
         self._awaiting_bytes = 0
         self._drained: asyncio.Future[None] | None = None
-        self._out: list[bytes] = []
+        self._out: list[bytes | bytearray] = []
         self._requests = 0
         # What the client was asked and has not answered yet, by the `opaque` of the request.
         self._asked: dict[int, asyncio.Future[Command]] = {}
@@ -324,7 +324,7 @@ class RemotingConnection(BufferedConnection):
         if not self._held & LOST:
             self.send_frame(frames.encode(command))
 
-    def send_frame(self, frame: bytes) -> None:
+    def send_frame(self, frame: bytes | bytearray) -> None:
         """Send a frame when this turn of the loop ends."""
         if self._held & LOST:
             return
@@ -367,9 +367,10 @@ class RemotingConnection(BufferedConnection):
         return self._requests
 
     def _flush(self) -> None:
-        out, self._out = self._out, []
-        if out:
-            self.write(out[0] if len(out) == 1 else b"".join(out))
+        out = self._out
+        if out and not self._held & LOST:
+            self.transport.write(out[0] if len(out) == 1 else b"".join(out))
+        out.clear()
 
     async def drain(self) -> None:
         """Wait until the client has read what it was sent: no more is made for one that does not read."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from headrace.broker.metrics import ApiMetrics
 from headrace.broker.security.rights import Declaration
@@ -27,6 +27,8 @@ class RemotingListener(BufferedAcceptor[RemotingConnection]):
     title: str
     """What it is, in errors."""
     handlers: Handlers
+    take: Callable[[RemotingConnection, bytearray, int, int], bool]
+    """Handles the frame between two positions where it lies; False: it is handled as a command."""
 
     def __init__(
         self, context: DoorContext[RocketMqSettings], name: str, declarations: Mapping[int, Declaration]
@@ -50,6 +52,7 @@ class RemotingListener(BufferedAcceptor[RemotingConnection]):
         self._by_code: dict[int, ApiMetrics] = {}
         self._numbers = 0
         self.broker.quotas.on_changed.append(self.unmute)
+        self.take = _take_none
 
     async def listen(
         self, host: str, port: int, tls: ssl.SSLContext | None = None, sockets: Sequence[socket.socket] = ()
@@ -67,13 +70,14 @@ class RemotingListener(BufferedAcceptor[RemotingConnection]):
         self._numbers += 1
         return RemotingConnection(self, self._numbers)
 
-    def take(self, connection: RemotingConnection, buffer: bytearray, position: int, stop: int) -> bool:
-        """Handle the frame between two positions where it lies; False: it is handled as a command."""
-        return False
-
     def metrics_of(self, code: int) -> ApiMetrics:
         """Where requests of a code are counted."""
         found = self._by_code.get(code)
         if found is None:
             found = self._by_code[code] = self.broker.metrics.api(self._name, Request(code).name.lower())
         return found
+
+
+def _take_none(connection: RemotingConnection, buffer: bytearray, position: int, stop: int) -> bool:
+    """All frames are handled as commands."""
+    return False

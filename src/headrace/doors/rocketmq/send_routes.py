@@ -23,4 +23,6 @@ class Producer:
 
     born_host: bytes
     """The header that its messages get."""
+    store_host: bytes
+    """What the offset ids of its messages have in common, in hexadecimal digits."""
     routes: dict[bytes, Route] = field(default_factory=dict)

@@ -53,24 +53,28 @@ class BatchingSender(ABC, Generic[AnySend]):
     def __init__(self, broker: Broker, soon: Callable[[Callable[[], None]], None]) -> None:
         self._broker = broker
         self._soon = soon
-        self._waiting: dict[Partition, list[AnySend]] = {}
+        self.waiting: dict[Partition, list[AnySend]] = {}
+        """The batches that have begun in this turn of the loop."""
 
     def can_append(self, admission: Admission, partition: Partition) -> bool:
         """Whether a send needs nothing but an append."""
         return admission.valid and admission.is_plain and partition.loaded and not partition.offline
 
-    def has_waiting(self, partition: Partition) -> bool:
-        """Whether a batch for the partition has begun in this turn of the loop."""
-        return partition in self._waiting
+    def begin(self, partition: Partition) -> list[AnySend]:
+        """What is added to this list is appended when this turn of the loop ends."""
+        if not self.waiting:
+            self._soon(self._flush)
+        sends: list[AnySend] = []
+        self.waiting[partition] = sends
+        return sends
 
     def add(self, send: AnySend, partition: Partition) -> None:
         """Append when this turn of the loop ends."""
-        if not self._waiting:
-            self._soon(self._flush)
-        self._waiting.setdefault(partition, []).append(send)
+        sends = self.waiting.get(partition)
+        (self.begin(partition) if sends is None else sends).append(send)
 
     def _flush(self) -> None:
-        waiting, self._waiting = self._waiting, {}
+        waiting, self.waiting = self.waiting, {}
         for partition, sends in waiting.items():
             bound = min(BATCH_BYTES, partition.topic.settings.max_batch_bytes // 2)
             part: list[AnySend] = []

@@ -53,7 +53,7 @@ class Remoting(RemotingListener):
         self.transactions = Transactions(self.broker)
         self._delay_levels = parse_levels(self.settings.rocketmq_delay_levels)
         self.sender = RemotingSender(self)
-        self._sends = WireSends(self)
+        self.take = WireSends(self).take
         self.resets = Resets()
         self.handlers = handlers.of(self)
         self._expiry = self.settings.rocketmq_client_expiry_ms / 1000
@@ -71,10 +71,6 @@ class Remoting(RemotingListener):
         if self._scanning is not None:
             self._scanning.cancel()
         await super().stop()
-
-    def take(self, connection: RemotingConnection, buffer: bytearray, position: int, stop: int) -> bool:
-        """Append a send that is like nearly all others."""
-        return not self.gate.is_closed(connection) and self._sends.take(connection, buffer, position, stop)
 
     def delay_ms(self, level: int) -> int:
         """The delay of a level: none for 0 and less, that of the highest for what is above it."""

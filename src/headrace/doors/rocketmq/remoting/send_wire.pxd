@@ -13,6 +13,7 @@ cdef class WireSend:
     cdef readonly Py_ssize_t size
     cdef public object connection
     cdef public object admission
+    cdef public object host
 
 
 cdef class Properties:

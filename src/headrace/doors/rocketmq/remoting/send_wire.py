@@ -70,6 +70,17 @@ MESSAGE_FLAG = b"rocketmq-flag"
 SYS_FLAG = b"rocketmq-sys-flag"
 
 
+# The header of an answer: what stands between its ids, the queue, the offset, the key and the `opaque`.
+CODE = b'{"code":0,"extFields":{"msgId":"'
+COMMA = b","
+QUEUE = b'","queueId":"'
+QUEUE_OFFSET = b'","queueOffset":"'
+KEY = b'","transactionId":"'
+ANSWER = b'"},"flag":1,"language":"JAVA","opaque":'
+END = b',"serializeTypeCurrentRPC":"JSON","version":513}'
+FRAME = CODE + QUEUE + QUEUE_OFFSET + ANSWER + END
+
+
 @cython.cclass
 class WireSend:
     """A send that needs nothing but an append."""
@@ -100,6 +111,8 @@ class WireSend:
         self.connection: Any = None
         """Whose it is; kept by the door, as the next."""
         self.admission: Any = None
+        self.host: Any = None
+        """Of the offset ids that its answer has."""
 
 
 @cython.cclass
@@ -578,17 +591,71 @@ def build(sends: Sequence[WireSend], now_ms: int) -> bytearray:
     return seal(out.take(), new_header(count, now_ms, now_ms))
 
 
-def answer(send: WireSend, host: bytes, queue: bytes, offset: int, physical_offset: int) -> bytes:
+@cython.cfunc
+@cython.exceptval(check=False)
+def write(into: cython.p_uchar, position: cython.Py_ssize_t, text: bytes) -> cython.Py_ssize_t:
+    """Write bytes; the position behind them. There must be room, as for the next two."""
+    length: cython.Py_ssize_t = len(text)
+    if cython.compiled:
+        memcpy(into + position, cython.cast(cython.p_const_uchar, text), length)
+    else:
+        into[position : position + length] = text
+    return position + length
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def write_decimal(into: cython.p_uchar, position: cython.Py_ssize_t, value: cython.longlong) -> cython.Py_ssize_t:
+    """Write a number from 0 on."""
+    length: cython.Py_ssize_t = 1
+    rest: cython.longlong = value // 10
+    while rest:
+        rest //= 10
+        length += 1
+    end: cython.Py_ssize_t = position + length
+    while length:
+        length -= 1
+        into[position + length] = 0x30 + value % 10
+        value //= 10
+    return end
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def write_hex(into: cython.p_uchar, position: cython.Py_ssize_t, value: cython.longlong) -> cython.Py_ssize_t:
+    """Write a number from 0 on in 16 hexadecimal digits."""
+    number: cython.Py_ssize_t
+    digit: cython.uchar
+    for number in range(16):
+        digit = value & 15
+        into[position + 15 - number] = 0x30 + digit if digit < 10 else 0x37 + digit
+        value >>= 4
+    return position + 16
+
+
+def answer(send: WireSend, host: bytes, queue: bytes, offset: int, physical_offset: int) -> bytearray:
     """The frame that answers a send whose messages are stored from an offset on. `host` is that of an offset id, in
     hexadecimal digits."""
-    ids: list = []  # type: ignore[type-arg]
-    number: cython.Py_ssize_t
-    for number in range(len(send.tails)):
-        ids.append(b"%s%016X" % (host, physical_offset + number))
-    key: bytes = b"" if send.unique_key is None else b',"transactionId":"%s"' % send.unique_key
-    text: bytes = (
-        b'{"code":0,"extFields":{"msgId":"%s","queueId":"%s","queueOffset":"%d"%s},'
-        b'"flag":1,"language":"JAVA","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":513}'
-    ) % (b",".join(ids), queue, offset, key, send.opaque)
-    length: int = len(text)
-    return (length + 4).to_bytes(4, "big") + length.to_bytes(4, "big") + text
+    count: cython.Py_ssize_t = len(send.tails)
+    key: bytes = send.unique_key or b""
+    size: cython.Py_ssize_t = HEAD_BYTES + len(FRAME) + count * (len(host) + 17) + len(queue) + len(KEY) + len(key) + 44
+    out: bytearray = bytearray(size)
+    into: cython.p_uchar = out
+    number: cython.longlong
+    first: cython.longlong = physical_offset
+    at: cython.Py_ssize_t = write(into, HEAD_BYTES, CODE)
+    for number in range(count):
+        if number:
+            at = write(into, at, COMMA)
+        at = write_hex(into, write(into, at, host), first + number)
+    at = write(into, write(into, write(into, at, QUEUE), queue), QUEUE_OFFSET)
+    at = write_decimal(into, at, offset)
+    if send.unique_key is not None:
+        at = write(into, write(into, at, KEY), key)
+    at = write_decimal(into, write(into, at, ANSWER), send.opaque)
+    at = write(into, at, END)
+    for number in range(4):
+        into[3 - number] = (at - 4) >> 8 * number & 0xFF
+        into[7 - number] = (at - HEAD_BYTES) >> 8 * number & 0xFF
+    del out[at:]
+    return out

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 
 from headrace.broker.publish import Admission
 from headrace.doors.rocketmq.connection import Call
 from headrace.doors.rocketmq.frames import ONE_WAY, Command
-from headrace.doors.rocketmq.messages import Host, offset_id
+from headrace.doors.rocketmq.messages import offset_id
 from headrace.doors.rocketmq.remoting import send_wire
 from headrace.doors.rocketmq.remoting.send_wire import WireSend
 from headrace.doors.rocketmq.sender import BatchingSender, Send, build_rows, finish_rows
@@ -56,11 +55,14 @@ class RemotingSender(BatchingSender[Send | WireSend]):
         encode = self._broker.rocketmq.offsets.encode
         topic_id, index = partition.topic.id, partition.index
         queue = b"%d" % index
+        last = offset + sum([len(send.tails) for send in sends]) - 1
+        first = encode(topic_id, index, offset)
+        # Between an offset and its physical one, where that is the same for all.
+        shift = None if first is None or encode(topic_id, index, last) != first + last - offset else first - offset
         for send in sends:
             connection, count = send.connection, len(send.tails)
             connection.let_go(send.body_bytes)
-            first = encode(topic_id, index, offset)
-            if error is not None or first is None or encode(topic_id, index, offset + count - 1) != first + count - 1:
+            if error is not None or shift is None:
                 flag = ONE_WAY if send.is_one_way else 0
                 call = Call(connection, Command(send.code, send.opaque, flag))
                 if error is not None:
@@ -69,8 +71,7 @@ class RemotingSender(BatchingSender[Send | WireSend]):
                     key = None if send.unique_key is None else send.unique_key.decode()
                     self.answer(call, partition, range(offset, offset + count), key)
             elif not send.is_one_way:
-                host = _id_of(self._remoting.store_host(connection))
-                connection.send_frame(send_wire.answer(send, host, queue, offset, first))
+                connection.send_frame(send_wire.answer(send, send.host, queue, offset, offset + shift))
             offset += count
 
     def answer(
@@ -95,9 +96,3 @@ class RemotingSender(BatchingSender[Send | WireSend]):
             fields["transactionId"] = unique_key
         fields |= more
         call.answer(fields=fields)
-
-
-@lru_cache(maxsize=1_024)
-def _id_of(host: Host) -> bytes:
-    """What the offset ids of a broker's address have in common."""
-    return offset_id(host, 0)[:-16].encode()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.doors.rocketmq.messages import offset_id
 from headrace.doors.rocketmq.names import DEFAULT_TOPIC, log_name
 from headrace.doors.rocketmq.remoting import send_wire
 from headrace.doors.rocketmq.send_routes import Producer, Route
@@ -35,8 +36,10 @@ class WireSends:
         """Append what the frame between two positions sends; False where it is something else, or takes more."""
         producer = connection.producer
         if producer is None:
-            born_host = send_wire.header(send_wire.BORN_HOST, str(self._remoting.born_host(connection)).encode())
-            producer = connection.producer = Producer(born_host)
+            # Asked anew when the client shows who it is.
+            if self._remoting.gate.is_closed(connection):
+                return False
+            producer = connection.producer = self._producer(connection)
         send = send_wire.parse(buffer, position, stop, producer.born_host, self._body_max)
         if send is None:
             return False
@@ -48,15 +51,22 @@ class WireSends:
         if send.queue_id >= len(route.partitions):
             return False
         partition = route.partitions[send.queue_id]
-        sender = self._sender
-        if not sender.has_waiting(partition) and not sender.can_append(route.admission, partition):
-            return False
+        sends = self._sender.waiting.get(partition)
+        if sends is None:
+            if not self._sender.can_append(route.admission, partition):
+                return False
+            sends = self._sender.begin(partition)
         self._remoting.metrics_of(send.code).requests += 1
         connection.hold(send.body_bytes)
         send.connection = connection
         send.admission = route.admission
-        sender.add(send, partition)
+        send.host = producer.store_host
+        sends.append(send)
         return True
+
+    def _producer(self, connection: RemotingConnection) -> Producer:
+        born_host = send_wire.header(send_wire.BORN_HOST, str(self._remoting.born_host(connection)).encode())
+        return Producer(born_host, offset_id(self._remoting.store_host(connection), 0)[:-16].encode())
 
     def _route(self, connection: RemotingConnection, producer: Producer, name: bytes) -> Route | None:
         """The route of a topic; None where a send to it takes more than an append."""
