@@ -2,8 +2,9 @@
 turn by turn.
 
 Durability is equal: an answer means that the message is on the disk (`durability=sync`, `SYNC_FLUSH`), or with
-`--async` that it is in the system's memory (`async`, `ASYNC_FLUSH`). Of each row the best of the rounds is kept; the
-server's CPU time per message counts on a busy machine, the rates less.
+`--async` that it is in the system's memory (`async`, `ASYNC_FLUSH`). Every row is measured once a round, for as many
+rounds as there is time, so that a run ends within ten minutes; the best is kept. The server's CPU time per message
+counts on a busy machine, the rates less.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
 from tests.doors.rocketmq.client import Raw
 
+from bench import report
 from bench.measure import measure
 from bench.peers import Missing, free_port
 from bench.peers.headrace import Headrace
@@ -28,6 +32,11 @@ GRPC_LOAD = "bench.rocketmq_grpc_load"
 GROUP = "bench"
 SIZE = 1_024
 RATE = 1_000
+MARK = "measured: rocketmq"
+# After so long no further round begins that would not end in time.
+BUDGET_SECONDS = 480.0
+# Of the first round what comes after so long is left out: so much topics take to be made on a slow disk.
+FIRST_SECONDS = 420.0
 
 
 class HeadraceRocketMq(Headrace):
@@ -101,14 +110,91 @@ def best(rounds: Sequence[dict[str, float]]) -> dict[str, float]:
     return {name: (max if name == "rate" else min)(each[name] for each in rounds) for name in rounds[0]}
 
 
-def main(arguments: Sequence[str]) -> None:
+class Costs:
+    """What was measured, by row and server."""
+
+    def __init__(self, about: str) -> None:
+        self._about = about
+        self._found: dict[str, dict[str, list[dict[str, float]]]] = {}
+
+    def add(self, row: str, server: str, figures: dict[str, float]) -> None:
+        self._found.setdefault(row, {}).setdefault(server, []).append(figures)
+
+    def notes(self) -> list[str]:
+        """How it was measured."""
+        rounds = max((len(each) for by_server in self._found.values() for each in by_server.values()), default=0)
+        return [f"{datetime.now(UTC):%Y-%m-%d}, {report.machine()}. {self._about}; the best of {rounds} rounds."]
+
+    def markdown(self) -> str:
+        lines = ["| | | server CPU per message | messages per second | end to end, p50 and p99 |"]
+        lines.append("| --- | --- | --- | --- | --- |")
+        for row, by_server in self._found.items():
+            kept = {server: best(rounds) for server, rounds in by_server.items()}
+            lines += [_line(row, server, figures) for server, figures in kept.items()]
+            if len(kept) > 1:
+                here, there = kept.values()
+                ratios = {key: there[key] / here[key] for key in here}
+                lines.append(
+                    f"| | RocketMQ / Headrace | {ratios['us']:.2f}x | {ratios['rate']:.2f}x | {_ratio(ratios)} |"
+                )
+        return "\n".join(lines) + "\n"
+
+
+def _line(row: str, server: str, kept: dict[str, float]) -> str:
+    latency = f"{kept['p50_ms']:.2f} ms, {kept['p99_ms']:.2f} ms" if "p50_ms" in kept else ""
+    return f"| {row} | {server} | {kept['us']:.1f} us | {kept['rate']:,.0f} | {latency} |"
+
+
+def _ratio(ratios: dict[str, float]) -> str:
+    return f"{ratios['p50_ms']:.2f}x, {ratios['p99_ms']:.2f}x" if "p50_ms" in ratios else ""
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.rocketmq", description=__doc__, allow_abbrev=False)
-    parser.add_argument("--messages", type=int, default=20_000, help="of a row; some take a part or more of it")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--topics", type=int, nargs="*", default=[10, 10_000], help="rows with so many topics")
+    parser.add_argument("--quick", action="store_true", help="less of everything: a look, not figures to keep")
+    parser.add_argument("--messages", type=int, help="of a row, some take a part or more of it (20,000; 2,000)")
+    parser.add_argument("--rounds", type=int, help="at most (5; 1 with --quick)")
+    parser.add_argument(
+        "--topics", type=int, nargs="*", help="rows with so many topics (10 10000; 10 100 with --quick)"
+    )
     parser.add_argument("--alone", action="store_true", help="measure Headrace without RocketMQ")
     parser.add_argument("--async", action="store_true", dest="is_async", help="without waiting for the disk")
+    parser.add_argument("--write", action="store_true", help="put the table into bench/README.md")
     given = parser.parse_args(arguments)
+    given.messages = given.messages or (2_000 if given.quick else 20_000)
+    given.rounds = given.rounds or (1 if given.quick else 5)
+    if given.topics is None:
+        given.topics = [10, 100] if given.quick else [10, 10_000]
+    return given
+
+
+def measure_all(servers: Sequence[Server], given: argparse.Namespace, costs: Costs) -> None:
+    """Round by round, every row on all servers, for as long as there is time."""
+    names: dict[tuple[str, str], list[str]] = {}
+    began = before = time.monotonic()
+    for number in range(given.rounds):
+        for row, load, count in rows(given.messages, given.topics):
+            if count > 1 and not number and time.monotonic() > began + FIRST_SECONDS:
+                print(f"{row}: left out, there is no time for it", file=sys.stderr)
+                continue
+            for server in servers:
+                key = row, server.name
+                if count > 1 and number and key not in names:
+                    continue
+                topics = names[key] if key in names else make_topics(server, count)
+                if count > 1:
+                    names[key] = topics
+                figures = measure_row(server, load, topics)
+                costs.add(row, server.name, figures)
+                print(_line(row, server.name, figures), flush=True)
+        now = time.monotonic()
+        if now + (now - before) > began + BUDGET_SECONDS:
+            break
+        before = now
+
+
+def main(arguments: Sequence[str]) -> None:
+    given = parse(arguments)
     servers: list[Server] = [HeadraceRocketMq("async" if given.is_async else "sync")]
     if not given.alone:
         try:
@@ -116,37 +202,18 @@ def main(arguments: Sequence[str]) -> None:
         except Missing as reason:
             print(f"RocketMQ is not measured: {reason}", file=sys.stderr)
     durability = "in the system's memory" if given.is_async else "on the disk"
-    print(f"{SIZE} bytes a message, acknowledged when {durability}\n")
-    print("| | | server CPU per message | messages per second | end to end, p50 and p99 |")
-    print("| --- | --- | --- | --- | --- |")
+    costs = Costs(f"{SIZE} bytes a message, acknowledged when {durability}; {given.messages:,} messages a row")
     try:
         for server in servers:
             server.start()
             make_group(server)
-        for name, load, count in rows(given.messages, given.topics):
-            names = {server: make_topics(server, count) for server in servers if count > 1}
-            found: dict[Server, list[dict[str, float]]] = {server: [] for server in servers}
-            for _ in range(given.rounds):
-                for server in servers:
-                    found[server].append(measure_row(server, load, names.get(server) or make_topics(server, 1)))
-            for server in servers:
-                print_row(name, server.name, best(found[server]))
-            if len(servers) > 1:
-                here, there = (best(found[server]) for server in servers)
-                ratios = {key: there[key] / here[key] for key in here}
-                print(f"| | RocketMQ / Headrace | {ratios['us']:.2f}x | {ratios['rate']:.2f}x | {_ratio(ratios)} |")
+        measure_all(servers, given, costs)
     finally:
         for server in servers:
             server.stop()
-
-
-def _ratio(ratios: dict[str, float]) -> str:
-    return f"{ratios['p50_ms']:.2f}x, {ratios['p99_ms']:.2f}x" if "p50_ms" in ratios else ""
-
-
-def print_row(name: str, server: str, kept: dict[str, float]) -> None:
-    latency = f"{kept['p50_ms']:.2f} ms, {kept['p99_ms']:.2f} ms" if "p50_ms" in kept else ""
-    print(f"| {name} | {server} | {kept['us']:.1f} us | {kept['rate']:,.0f} | {latency} |", flush=True)
+    print("\n".join(["", *costs.notes(), "", costs.markdown()]))
+    if given.write:
+        report.write(costs, MARK)
 
 
 if __name__ == "__main__":

@@ -199,6 +199,24 @@ def test_what_was_cut_takes_its_blocks_along(tmp_path: Path) -> None:
     cut(built.disk, "t-0", BASE, 0)
 
 
+@pytest.mark.parametrize("how", ["truncated", "recovered"])
+def test_a_segment_that_goes_back_takes_its_blocks_along(tmp_path: Path, how: str) -> None:
+    built = Built(tmp_path, many(100))
+    built.build(size=1_000)
+    half = built.batches[50]
+    with closing(OpenFiles(built.disk, 4)) as files:
+        segment = Segment.open(built.disk, files, "t-0", BASE, 100)
+        segment.load()
+        position = segment.locate(half.first)
+        assert reached(built.disk, "t-0", BASE, TOPIC, FIELDS) > position > 0
+        if how == "truncated":
+            segment.truncate_to(position)
+        else:
+            # Nothing is lost, but what the index says of it is from a life that may have had other batches there.
+            assert segment.recover(position, lambda header: None) == 0
+    assert reached(built.disk, "t-0", BASE, TOPIC, FIELDS) <= position
+
+
 def test_a_segment_that_is_another_by_now(tmp_path: Path) -> None:
     built = Built(tmp_path / "a", many(60))
     other = Built(tmp_path / "b", [[number * 2 + 1, number * 2] for number in range(60)])
