@@ -109,12 +109,13 @@ def _encode_json(command: Command) -> bytes:
         f'{{"code":{command.code:d},{extension}"flag":{command.flag},'
         f'"language":"{LANGUAGES[command.language]}","opaque":{command.opaque},{remark}'
         f'"serializeTypeCurrentRPC":"JSON","version":{command.version}}}'
-    ).encode()
+    ).encode(errors="replace")
 
 
 def dump(value: object) -> bytes:
     """A value as JSON in the fewest bytes."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    # A client's JSON can have what UTF-8 cannot, and an answer may repeat it.
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
 
 
 def load(text: bytes) -> dict[str, Any]:
