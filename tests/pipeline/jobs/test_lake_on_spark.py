@@ -32,9 +32,11 @@ SECONDS = 240.0
 class Driver:
     """The command in a process group of its own, with its Spark."""
 
-    def __init__(self, bootstrap: str, errors: Path, *flags: str) -> None:
+    def __init__(self, bootstrap: str, errors: Path, *flags: str, marks: Path | None = None) -> None:
+        """With `marks`, it stands still where dying_lake.py says."""
         conf = [f"--conf={name}={value}" for name, value in SETTINGS.items()]
-        command = [sys.executable, "-m", "headrace.cli", "pipeline", "lake", "--bootstrap", bootstrap]
+        module = "headrace.cli" if marks is None else "tests.pipeline.jobs.dying_lake"
+        command = [sys.executable, "-m", module, "pipeline", "lake", "--bootstrap", bootstrap]
         self._errors = errors
         with errors.open("a") as file:
             self._process = subprocess.Popen(
@@ -42,6 +44,7 @@ class Driver:
                 stdout=subprocess.PIPE,
                 stderr=file,
                 text=True,
+                env={**os.environ, "MARKS": str(marks)},
                 start_new_session=True,
             )
 
@@ -99,6 +102,10 @@ def numbers(kind: str, root: Path, topic: str) -> list[int]:
 
 
 def test_tables_follow_their_topics_through_kills(tmp_path: Path) -> None:
+    """The driver is killed before the commit of one table and behind those of the others, and then the broker is.
+
+    It fails where tasks do not pass over what the table has and a commit does not check it either (records come twice),
+    and where a batch is told to Spark before the table has it (records are missing)."""
     with ServeProcess(tmp_path / "data") as broker:
         topics = Topics(broker.kafka)
         tables = {topics.create(2, lake=f"{kind}+{tmp_path}/{kind}", lake_freshness_ms="2000"): kind for kind in KINDS}
@@ -117,14 +124,22 @@ def test_tables_follow_their_topics_through_kills(tmp_path: Path) -> None:
         def follow(driver: Driver) -> None:
             wait_until(look, seconds=SECONDS, turn=lambda: driver.check() or time.sleep(0.2))
 
-        errors = tmp_path / "stderr"
+        errors, marks = tmp_path / "stderr", tmp_path / "marks"
+        marks.mkdir()
         sent.send(50)
-        with Driver(broker.kafka, errors) as driver:
+        with Driver(broker.kafka, errors, marks=marks) as driver:
             follow(driver)
-            # Killed while it has work to do.
+            (marks / "armed").touch()
             sent.send(200, more="x")
-            wait_until(lambda: not look() and any((tmp_path / "parquet").rglob("offsets/1")), seconds=SECONDS)
+            wait_until(lambda: len(list(marks.iterdir())) == 1 + len(KINDS), seconds=SECONDS, turn=driver.check)
             driver.kill()
+        for topic, kind in tables.items():
+            # What was sent last may have come in time for the batch, or too late.
+            assert (len(numbers(kind, tmp_path / kind, topic)) == 100) == (kind == "parquet")
+            # Spark has begun the batch, and does not know what became of it.
+            checkpoint = tmp_path / kind / "_headrace" / "checkpoint"
+            began, done = (len(list((checkpoint / each).glob("[0-9]*"))) for each in ("offsets", "commits"))
+            assert began == done + 1
         sent.send(20)
         with Driver(broker.kafka, errors) as driver:
             follow(driver)
