@@ -30,7 +30,7 @@ from headrace.pipeline.jobs import archive, logs
 from headrace.pipeline.jobs.logs import line_counter, result_sink
 from headrace.pipeline.jobs.logs.line_counter import LineCounter
 from headrace.pipeline.jobs.logs.result_sink import ResultSink, ResultWriter
-from headrace.pipeline.manifest import Manifest
+from headrace.pipeline.manifest import ParquetFolder
 from headrace.pipeline.session import session, sibling_session
 from headrace.pipeline.sink_commit import CommitCoordinator, Note, OpenTransaction
 from headrace.pipeline.source import SINK_WORKER, HeadraceSource, _in_worker
@@ -148,9 +148,9 @@ class DyingTable(HeadraceSource):
 
         if _in_worker(SINK_WORKER):
             if self.where == BEFORE:
-                Manifest.commit = stop  # type: ignore[assignment, method-assign]
+                ParquetFolder.add = stop  # type: ignore[assignment, method-assign]
             else:
-                Manifest._finish = stop  # type: ignore[assignment, method-assign]
+                ParquetFolder._finish = stop  # type: ignore[assignment, method-assign]
         writer = super().streamWriter(schema, overwrite)
         writer.__class__ = FailingOnce
         return writer

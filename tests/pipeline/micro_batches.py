@@ -114,3 +114,11 @@ class Query:
             temporary.write_text(json.dumps(value))
             os.replace(temporary, path)
         return json.loads(path.read_text())
+
+
+def commit_before(root: Path, kind: str, number: int, offsets: dict[str, Any]) -> None:
+    """As versions did it before there were checkpoints."""
+    commits = root / "_headrace" / "commits"
+    commits.mkdir(parents=True, exist_ok=True)
+    whole = {"version": 1, "table": kind, "number": number, "at_ms": 1, "offsets": offsets, "files": []}
+    (commits / f"{number:010d}.json").write_text(json.dumps(whole))

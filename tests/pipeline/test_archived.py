@@ -16,13 +16,15 @@ from tests.pipeline.micro_batches import Query
 
 import headrace
 from headrace.client import EARLIEST, LATEST
-from headrace.pipeline import manifest, read_plan
+from headrace.pipeline import read_plan, tables
 from headrace.pipeline.archive import table_at
 from headrace.pipeline.arrow_schema import FIELDS, HEADERS
+from headrace.pipeline.manifest import ParquetFolder
 from headrace.pipeline.options import ColumnSelection, SourceOptions, parse
 from headrace.pipeline.origin import Range, open_catalogue
 from headrace.pipeline.range_reader import read_range
-from headrace.pipeline.tables import TableInvalid
+from headrace.pipeline.tables import DataFile, TableInvalid
+from headrace.pipeline.target import Target
 
 NOON = 1_704_110_400_000
 HOUR = 3_600_000
@@ -105,13 +107,12 @@ def test_its_offsets_are_those_of_the_log(archived: tuple[Path, Path]) -> None:
 
 
 def test_the_results_of_another_job_are_no_archive(tmp_path: Path) -> None:
-    results = manifest.Manifest(tmp_path)
-    results.open()
-    file = results.stage() / "x.parquet"
-    file.touch()
-    staged = manifest.StagedFile(str(file.relative_to(tmp_path)), "records", "", 5, 0)
-    results.commit([staged], {("t", 0): 0}, {("t", 0): 5}, 1)
-    results.close()
+    results = ParquetFolder(Target(str(tmp_path)))
+    results.recover()
+    staged = tmp_path / results.staging("q", 0) / "records" / "x.parquet"
+    staged.parent.mkdir(parents=True)
+    staged.touch()
+    tables.commit(results, "q", 0, [DataFile("records/x.parquet", {}, 5, 0)], {("t", 0): (0, 5)})
     with pytest.raises(TableInvalid, match="has the results of another job than `archive`"):
         table_at(str(tmp_path))
 

@@ -19,27 +19,18 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pyarrow as pa
 
 from headrace.errors import HeadraceError
 from headrace.pipeline.options import Partition
-from headrace.pipeline.tables import (
-    OWN,
-    PARQUET,
-    Conflict,
-    DataFile,
-    State,
-    TableInvalid,
-    dump_spans,
-    load_spans,
-)
+from headrace.pipeline.tables import OWN, PARQUET, Conflict, DataFile, State, TableInvalid, dump_spans
 
 if TYPE_CHECKING:
     from headrace.pipeline.parquet import Layout
@@ -54,41 +45,27 @@ class ArchiveInUse(HeadraceError):
 
 
 @dataclass(frozen=True)
-class StagedFile:
-    """A file that was written aside, and where it belongs."""
-
-    staged: str
-    """Relative to the archive."""
-    folder: str
-    topic: str
-    rows: int
-    size: int
-
-
-@dataclass(frozen=True)
 class Commit:
-    """What was added at once."""
+    """What was added at once, and what the folder has with it."""
 
     number: int
-    at_ms: int
-    starts: dict[Partition, int]
-    """Of each partition, the first offset that was archived."""
-    ends: dict[Partition, int]
-    """Of each partition, the offset behind the last that is archived."""
-    files: tuple[tuple[StagedFile, str], ...]
-    """Each with its final path."""
-    properties: Mapping[str, str] = field(default_factory=dict)
-    """What a query says of its batch (`tables.State`)."""
+    state: State
+    files: tuple[tuple[str, str], ...]
+    """Where each was staged, and its place, relative to the folder."""
+
+    @property
+    def ends(self) -> dict[Partition, int]:
+        return self.state.ends
 
     def dump(self) -> bytes:
         whole = {
             "version": VERSION,
             "table": PARQUET,
             "number": self.number,
-            "at_ms": self.at_ms,
-            "offsets": dump_spans({each: (self.starts[each], end) for each, end in self.ends.items()}),
-            "properties": dict(self.properties),
-            "files": [{"path": path, **asdict(file)} for file, path in self.files],
+            "at_ms": time.time_ns() // 1_000_000,
+            "offsets": dump_spans(self.state.offsets),
+            "properties": self.state.properties(),
+            "files": [{"path": path, "staged": staged} for staged, path in self.files],
         }
         return json.dumps(whole, indent=1).encode()
 
@@ -97,113 +74,10 @@ class Commit:
         whole = json.loads(contents)
         if whole["version"] != VERSION:
             raise TableInvalid(f"the archive is of version {whole['version']}, this Headrace writes {VERSION}")
-        offsets = load_spans(whole["offsets"])
-        starts = {each: start for each, (start, _) in offsets.items()}
-        ends = {each: end for each, (_, end) in offsets.items()}
-        files = tuple((_staged(each), each["path"]) for each in whole["files"])
-        return cls(whole["number"], whole["at_ms"], starts, ends, files, whole.get("properties", {}))
-
-
-def _staged(fields: dict[str, Any]) -> StagedFile:
-    return StagedFile(fields["staged"], fields["folder"], fields["topic"], fields["rows"], fields["size"])
-
-
-class Manifest:
-    """The commits of an archive, for its one writer."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self._commits = root / OWN / "commits"
-        self._staging = root / OWN / "staging"
-        self._stage = self._staging
-        self._lock = -1
-        self.last: Commit | None = None
-
-    def open(self) -> None:
-        """Take the folder, made if it is missing, and finish what the last writer left."""
-        check_root(self.root)
-        self._lock = take_lock(self.root)
-        self.recover()
-
-    def recover(self) -> None:
-        """Finish what the last writer left, without a lock of its own."""
-        self._commits.mkdir(parents=True, exist_ok=True)
-        self._staging.mkdir(exist_ok=True)
-        self.last = newest(self.root)
-        if self.last is not None and not is_finished(self.root, self.last):
-            self._finish(self.last)
-        for leftover in [*self._staging.iterdir(), *self._commits.glob("*.tmp")]:
-            # A task of a driver that was killed may still write there for a moment; nothing reads that.
-            shutil.rmtree(leftover, ignore_errors=True) if leftover.is_dir() else leftover.unlink()
-
-    def close(self) -> None:
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
-
-    @property
-    def ends(self) -> dict[Partition, int]:
-        """How far each partition is archived."""
-        return dict(self.last.ends) if self.last is not None else {}
-
-    def stage(self, name: str = "") -> Path:
-        """A folder for the files of the next commit."""
-        self._stage = self._staging / (name or uuid4().hex)
-        self._stage.mkdir(exist_ok=bool(name))
-        return self._stage
-
-    def commit(
-        self,
-        files: Sequence[StagedFile],
-        starts: dict[Partition, int],
-        ends: dict[Partition, int],
-        at_ms: int,
-        properties: Mapping[str, str] | None = None,
-    ) -> Commit:
-        """Make staged files, which are durable, part of the archive: the records between these offsets. Raises
-        ArchiveInUse."""
-        number = self.last.number + 1 if self.last is not None else 1
-        placed = tuple(
-            (file, f"{file.folder}/{number:010d}-{index:05d}.parquet".lstrip("/"))
-            for index, file in enumerate(sorted(files, key=lambda each: (each.folder, each.staged)))
-        )
-        before = self.last.starts if self.last is not None else {}
-        commit = Commit(number, at_ms, {**starts, **before}, {**self.ends, **ends}, placed, properties or {})
-        temporary = self._commits / f"{uuid4().hex}.tmp"
-        with temporary.open("xb") as file:
-            file.write(commit.dump())
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            # A link, unlike a rename, does not replace: of two writers one fails, even where locks mean nothing.
-            os.link(temporary, self._path(number))
-        except FileExistsError:
-            raise ArchiveInUse(f"another job has written commit {number} of {self.root}") from None
-        finally:
-            temporary.unlink()
-        sync(self._commits)
-        self.last = commit
-        self._finish(commit)
-        # What tasks that were tried twice have left over goes too.
-        shutil.rmtree(self._stage, ignore_errors=True)
-        return commit
-
-    def _finish(self, commit: Commit) -> None:
-        """Move the files of a commit to their places, as far as they are not there."""
-        folders = set()
-        for file, path in commit.files:
-            staged, final = self.root / file.staged, self.root / path
-            if staged.exists():
-                final.parent.mkdir(parents=True, exist_ok=True)
-                os.rename(staged, final)
-                folders.add(final.parent)
-            elif not final.exists():
-                raise TableInvalid(f"{final} is gone, though commit {commit.number} of the archive has it")
-        for folder in folders:
-            sync_up(folder, self.root)
-
-    def _path(self, number: int) -> Path:
-        return self._commits / f"{number:010d}.json"
+        files = tuple((each["staged"], each["path"]) for each in whole["files"])
+        # Older versions recorded the offsets alone.
+        properties = whole.get("properties") or {"headrace.offsets": json.dumps(whole["offsets"])}
+        return cls(whole["number"], State.of(properties), files)
 
 
 def check_writable(folder: Path) -> None:
@@ -223,13 +97,6 @@ def check_root(root: Path) -> None:
         raise TableInvalid(f"{root} is not empty and no archive: give a folder of its own")
 
 
-def is_finished(root: Path, last: Commit) -> bool:
-    """Whether all files of the last commit are in their places."""
-    # The folder of staged files goes once all of them are in their places; what becomes of those later is not the job's
-    # to judge.
-    return not any((root / file.staged).parent.exists() for file, _ in last.files)
-
-
 def newest(root: Path) -> Commit | None:
     """The last commit of a folder, if there is one."""
     paths = sorted((root / OWN / "commits").glob("*.json"))
@@ -237,7 +104,7 @@ def newest(root: Path) -> Commit | None:
 
 
 class ParquetFolder:
-    """A folder of Parquet files as a table that batches are added to."""
+    """A folder of Parquet files as a table that batches are added to, by its one writer."""
 
     def __init__(self, target: Target) -> None:
         if target.local is None:
@@ -246,11 +113,26 @@ class ParquetFolder:
                 "object stores cannot. Give --table delta or iceberg, or a path."
             )
         self._root = target.local
+        self._commits = self._root / OWN / "commits"
         self._last: Commit | None = None
 
     def prepare(self, layout: Layout) -> None:
         check_root(self._root)
-        Manifest(self._root).recover()
+        self.recover()
+
+    def recover(self) -> None:
+        """Make the folder if it is missing, and finish what the last writer left."""
+        staging = self._root / OWN / "staging"
+        self._commits.mkdir(parents=True, exist_ok=True)
+        staging.mkdir(exist_ok=True)
+        last = newest(self._root)
+        # A batch's folder goes once all of its files are in their places; what becomes of those later is not the
+        # writer's to judge.
+        if last is not None and any((self._root / staged).parent.exists() for staged, _ in last.files):
+            self._finish(last)
+        for leftover in [*staging.iterdir(), *self._commits.glob("*.tmp")]:
+            # A task of a driver that was killed may still write there for a moment; nothing reads that.
+            shutil.rmtree(leftover, ignore_errors=True) if leftover.is_dir() else leftover.unlink()
 
     def columns(self) -> pa.Schema:
         """Those of the newest file: every file has all columns that there were."""
@@ -263,30 +145,50 @@ class ParquetFolder:
         """The next files have them."""
 
     def state(self) -> State:
-        last = self._last = newest(self._root)
-        if last is None:
-            return State()
-        if last.properties:
-            return State.of(last.properties)
-        return State(offsets={each: (last.starts[each], end) for each, end in last.ends.items()})
+        self._last = newest(self._root)
+        return self._last.state if self._last is not None else State()
 
     def add(self, files: Sequence[DataFile], state: State) -> None:
-        manifest = Manifest(self._root)
-        manifest.last = self._last
-        manifest.stage(_batch_name(state.query, state.batch))
+        number = self._last.number + 1 if self._last is not None else 1
         staging = self.staging(state.query, state.batch)
-        staged = [
-            StagedFile(f"{staging}/{each.path}", each.path.rpartition("/")[0], "", each.rows, each.size)
-            for each in files
-        ]
-        starts = {each: start for each, (start, _) in state.offsets.items()}
+        placed = []
+        for index, path in enumerate(sorted(each.path for each in files)):
+            folder = path.rpartition("/")[0]
+            placed.append((f"{staging}/{path}", f"{folder}/{number:010d}-{index:05d}.parquet".lstrip("/")))
+        commit = Commit(number, state, tuple(placed))
+        temporary = self._commits / f"{uuid4().hex}.tmp"
+        with temporary.open("xb") as file:
+            file.write(commit.dump())
+            file.flush()
+            os.fsync(file.fileno())
         try:
-            manifest.commit(staged, starts, state.ends, time.time_ns() // 1_000_000, state.properties())
-        except ArchiveInUse:
+            # A link, unlike a rename, does not replace: of two writers one fails, even where locks mean nothing.
+            os.link(temporary, self._commits / f"{number:010d}.json")
+        except FileExistsError:
             raise Conflict from None
+        finally:
+            temporary.unlink()
+        sync(self._commits)
+        self._finish(commit)
+        # What tasks that were tried twice have left over goes too.
+        self.discard(files, state.query, state.batch)
+
+    def _finish(self, commit: Commit) -> None:
+        """Move the files of a commit to their places, as far as they are not there."""
+        folders = set()
+        for before, path in commit.files:
+            staged, final = self._root / before, self._root / path
+            if staged.exists():
+                final.parent.mkdir(parents=True, exist_ok=True)
+                os.rename(staged, final)
+                folders.add(final.parent)
+            elif not final.exists():
+                raise TableInvalid(f"{final} is gone, though commit {commit.number} of the archive has it")
+        for folder in folders:
+            sync_up(folder, self._root)
 
     def staging(self, query: str, batch: int) -> str:
-        return f"{OWN}/staging/{_batch_name(query, batch)}"
+        return f"{OWN}/staging/{query}-{batch}"
 
     def discard(self, files: Sequence[DataFile], query: str, batch: int) -> None:
         shutil.rmtree(self._root / self.staging(query, batch), ignore_errors=True)
@@ -294,13 +196,9 @@ class ParquetFolder:
     def files(self, topic: str) -> list[str]:
         last = newest(self._root)
         placed = last.files if last is not None else ()
-        if any((self._root / file.staged).exists() and not (self._root / path).exists() for file, path in placed):
+        if any((self._root / staged).exists() and not (self._root / path).exists() for staged, path in placed):
             raise TableInvalid(f"the last commit of {self._root} is being finished, or was cut off: run the job again")
         return sorted(map(str, self._root.glob(f"topic={topic}/**/*.parquet")))
-
-
-def _batch_name(query: str, batch: int) -> str:
-    return f"{query}-{batch}"
 
 
 def take_lock(root: Path) -> int:

@@ -9,21 +9,21 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from headrace.errors import HeadraceError
+from headrace.pipeline import tables
 from headrace.pipeline.jobs.folders import ARCHIVE, LOGS, LOGS_SETTINGS, PLAN, REPLAY, check_folder, take_checkpoint
 from headrace.pipeline.jobs.publisher import Publisher
 from headrace.pipeline.jobs.rounds import connection, refuse_loop
-from headrace.pipeline.manifest import Manifest
+from headrace.pipeline.manifest import ParquetFolder
 from headrace.pipeline.options import parse
+from headrace.pipeline.target import Target
 
 QUERIES = ("questions", "counts")
 
 
 def committed(root: Path) -> Path:
-    manifest = Manifest(root)
-    manifest.open()
-    manifest.stage()
-    manifest.commit([], {("t", 0): 0}, {("t", 0): 7}, 1)
-    manifest.close()
+    table = ParquetFolder(Target(str(root)))
+    table.recover()
+    tables.commit(table, "q", 0, [], {("t", 0): (0, 7)})
     return root
 
 

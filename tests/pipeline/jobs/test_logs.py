@@ -28,6 +28,7 @@ pytest.importorskip("pyspark")
 import numpy as np  # noqa: E402 -- comes with pyarrow
 import pyarrow.parquet as pq  # noqa: E402
 from tests.pipeline.jobs.log_batches import job_of  # noqa: E402
+from tests.pipeline.micro_batches import commit_before  # noqa: E402
 
 import headrace  # noqa: E402
 from headrace.errors import HeadraceError  # noqa: E402
@@ -320,13 +321,7 @@ def test_lines_come_from_folders_and_archives_too(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_an_older_version_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    from headrace.pipeline.manifest import Manifest
-
-    manifest = Manifest(tmp_path / "old")
-    manifest.open()
-    manifest.stage()
-    manifest.commit([], {("t", 0): 0}, {("t", 0): 7}, 1)
-    manifest.close()
+    commit_before(tmp_path / "old", "parquet", 1, {"t": {"0": [0, 7]}})
     (tmp_path / "old" / "_headrace" / "state").mkdir()
     with pytest.raises(HeadraceError, match=r"older `logs`.*Give another folder, and --option .*\"t\": {\"0\": 7}"):
         job_of("x", "t", tmp_path / "old")

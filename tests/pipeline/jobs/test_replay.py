@@ -33,7 +33,7 @@ from headrace.pipeline.jobs.replay.delivery import IntoFile  # noqa: E402
 from headrace.pipeline.jobs.replay.pacer import TICK, Pace, Pacer  # noqa: E402
 from headrace.pipeline.jobs.replay.plan import Plan  # noqa: E402
 from headrace.pipeline.jobs.replay.runner import Runner  # noqa: E402
-from headrace.pipeline.manifest import Manifest  # noqa: E402
+from headrace.pipeline.manifest import ParquetFolder  # noqa: E402
 from headrace.pipeline.options import InvalidOption  # noqa: E402
 from headrace.pipeline.origin import Range  # noqa: E402
 from headrace.pipeline.sink_task import InvalidRows  # noqa: E402
@@ -183,10 +183,10 @@ def test_a_file_ends_where_columns_change(tmp_path: Path) -> None:
         pa.record_batch({"a": [1]}), pa.record_batch({"a": pa.array([], pa.int64())}), pa.record_batch({"a": [2]}),
         pa.record_batch({"b": ["x"]}),
     ]  # fmt: skip
-    answer = IntoFile(str(tmp_path), str(tmp_path))(iter(blocks))
+    answer = IntoFile(str(tmp_path))(iter(blocks))
     assert (answer.written, [each.rows for each in answer.files]) == (3, [2, 1])
-    assert [pq.read_table(tmp_path / each.staged).to_pydict() for each in answer.files] == [{"a": [1, 2]}, {"b": ["x"]}]
-    assert IntoFile(str(tmp_path), str(tmp_path))(iter(())).files == ()
+    assert [pq.read_table(tmp_path / each.path).to_pydict() for each in answer.files] == [{"a": [1, 2]}, {"b": ["x"]}]
+    assert IntoFile(str(tmp_path))(iter(())).files == ()
 
 
 def files(root: Path) -> list[Path]:
@@ -264,7 +264,7 @@ def test_a_replay_that_dies_between_steps_goes_on(topics: Topics, replay: Any, t
             root = tmp_path / f"{step}"
             name = f"{topic}-{step}"
             goal: dict[str, Any] = {"to": root} if into_table else {"into": name, "application": name}
-            places = [(Runner, "run"), (Manifest, "commit") if into_table else (job, "_decisions")]
+            places = [(Runner, "run"), (ParquetFolder, "add") if into_table else (job, "_decisions")]
             patching = dying_at(step, *places)
             try:
                 replay(topic, round_rows=50, **goal)

@@ -20,15 +20,16 @@ pytest.importorskip("pyiceberg")
 pytest.importorskip("pyspark")
 
 import pyarrow.dataset as ds  # noqa: E402 -- the packages above may be missing
-from tests.pipeline.micro_batches import Query  # noqa: E402
+from tests.pipeline.micro_batches import Query, commit_before  # noqa: E402
 
 import headrace  # noqa: E402
 from headrace.pipeline import delta, iceberg, manifest, parquet, tables  # noqa: E402
 from headrace.pipeline.arrow_schema import FIELDS, HEADERS  # noqa: E402
 from headrace.pipeline.jobs.archive import check, sink_options  # noqa: E402
-from headrace.pipeline.manifest import ArchiveInUse, Manifest, newest, take_lock  # noqa: E402
+from headrace.pipeline.manifest import ArchiveInUse, newest, take_lock  # noqa: E402
 from headrace.pipeline.options import parse  # noqa: E402
 from headrace.pipeline.origin import Range  # noqa: E402
+from headrace.pipeline.parquet import Layout  # noqa: E402
 from headrace.pipeline.range_reader import read_range  # noqa: E402
 from headrace.pipeline.table_sink import TableWriter  # noqa: E402
 from headrace.pipeline.tables import TableInvalid, table_of  # noqa: E402
@@ -362,14 +363,14 @@ def test_two_writers_do_not_share_a_folder(tmp_path: Path) -> None:
         take_lock(tmp_path)
     os.close(lock)
     # Where locks mean nothing, as on some shared file systems, the number of the commit decides.
-    one, two = Manifest(tmp_path), Manifest(tmp_path)
-    one.open()
-    one.close()
-    two.open()
-    one.commit([], {("t", 0): 0}, {("t", 0): 5}, 1)
-    with pytest.raises(ArchiveInUse, match="commit 1"):
-        two.commit([], {("t", 0): 0}, {("t", 0): 9}, 1)
-    two.close()
+    one, two = (table_of("parquet", Target(str(tmp_path))) for _ in range(2))
+    one.prepare(Layout(pa.schema([]), ()))
+    state = one.state().after("q", 0, [], {("t", 0): (0, 5)})
+    assert state is not None
+    assert two.state() == tables.State()
+    one.add([], state)
+    with pytest.raises(tables.Conflict):
+        two.add([], state)
     (tmp_path / "more" / "x").mkdir(parents=True)
     with pytest.raises(TableInvalid, match="not empty"):
         check(sink_options(tmp_path / "more", "parquet"), None)
@@ -407,22 +408,15 @@ def test_an_archive_of_an_older_version_goes_on(topics: Topics, tmp_path: Path, 
         check(sink_options(root, kind), None)
 
 
-def commit_before(root: Path, kind: str, number: int, offsets: dict[str, Any]) -> None:
-    commits = root / "_headrace" / "commits"
-    commits.mkdir(exist_ok=True)
-    whole = {"version": 1, "table": kind, "number": number, "at_ms": 1, "offsets": offsets, "files": []}
-    (commits / f"{number:010d}.json").write_text(json.dumps(whole))
-
-
 def test_an_unfinished_commit_is_not_read(topics: Topics, tmp_path: Path) -> None:
     topic, root = topics.create(), tmp_path / "out"
     topics.fill(topic, [b"0"], timestamp=NOON)
     query(topics, root, topic).run()
     last = newest(root)
     assert last is not None
-    file, path = last.files[0]
-    (root / file.staged).parent.mkdir(parents=True)
-    (root / path).rename(root / file.staged)
+    staged, path = last.files[0]
+    (root / staged).parent.mkdir(parents=True)
+    (root / path).rename(root / staged)
     with pytest.raises(TableInvalid, match="is being finished, or was cut off"):
         table_of("parquet", Target(str(root))).files(topic)
     query(topics, root, topic).writer().prepare()

@@ -18,10 +18,11 @@ import pyarrow.parquet as pq
 
 from headrace.client import Delivery
 from headrace.pipeline.broker import make_client
-from headrace.pipeline.manifest import StagedFile, sync
+from headrace.pipeline.manifest import sync_up
 from headrace.pipeline.options import SinkOptions
 from headrace.pipeline.sink_commit import OpenTransaction
 from headrace.pipeline.sink_task import Encoder, InvalidRows, write_transaction
+from headrace.pipeline.tables import DataFile
 
 Blocks = Iterator[pa.RecordBatch]
 RECORDS = "records"
@@ -35,7 +36,7 @@ class Answer:
     read: int = 0
     written: int = 0
     opened: OpenTransaction | None = None
-    files: tuple[StagedFile, ...] = ()
+    files: tuple[DataFile, ...] = ()
     behind: float = 0.0
 
 
@@ -108,25 +109,22 @@ class AtOnce:
 class IntoFile:
     """Into a Parquet file aside, with whatever columns rows have; into another one where these change."""
 
-    root: str
     staging: str
 
     def __call__(self, blocks: Blocks) -> Answer:
-        files: list[StagedFile] = []
-        rows = 0
+        files: list[DataFile] = []
+        folder = Path(self.staging, RECORDS)
+        folder.mkdir(parents=True, exist_ok=True)
         for schema, alike in itertools.groupby(_filled(blocks), lambda block: block.schema):
-            path = Path(self.staging) / f"{uuid4().hex}.parquet"
+            path = folder / f"{uuid4().hex}.parquet"
             count = 0
             with pq.ParquetWriter(path, schema, compression="zstd") as writer:
                 for block in alike:
                     writer.write_batch(block)
                     count += block.num_rows
-            for each in (path, path.parent):
-                sync(each)
-            place = str(path.relative_to(self.root))
-            files.append(StagedFile(place, RECORDS, "", count, path.stat().st_size))
-            rows += count
-        return Answer(written=rows, files=tuple(files))
+            sync_up(path, folder.parent)
+            files.append(DataFile(f"{RECORDS}/{path.name}", {}, count, path.stat().st_size))
+        return Answer(written=sum(each.rows for each in files), files=tuple(files))
 
 
 def _filled(blocks: Blocks) -> Blocks:

@@ -26,7 +26,7 @@ import pyarrow as pa
 import structlog
 
 from headrace.logs import log_like_a_library
-from headrace.pipeline import read_plan
+from headrace.pipeline import read_plan, tables
 from headrace.pipeline.broker import make_client
 from headrace.pipeline.jobs import rounds
 from headrace.pipeline.jobs.folders import PLAN, REPLAY, check_folder, target
@@ -35,12 +35,13 @@ from headrace.pipeline.jobs.replay.delivery import Answer, AtOnce, CountOnly, De
 from headrace.pipeline.jobs.replay.pacer import Pace
 from headrace.pipeline.jobs.replay.plan import ROUND_ROWS, Plan, find_reached, plan_of
 from headrace.pipeline.jobs.replay.runner import Runner
-from headrace.pipeline.manifest import Manifest
+from headrace.pipeline.manifest import ParquetFolder, hold_lock, newest
 from headrace.pipeline.option_values import InvalidOption
 from headrace.pipeline.options import Partition, Position, SinkOptions, SourceOptions, parse_sink
 from headrace.pipeline.origin import Catalogue, Range
 from headrace.pipeline.range_reader import read_in_order
 from headrace.pipeline.sink_commit import CommitCoordinator, DriverState, OpenTransaction
+from headrace.pipeline.target import Target
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -231,32 +232,25 @@ class Replay:
 
     def into_table(self, plan: Plan, root: Path) -> Replayed:
         """Round after round into a folder, each by one commit, from the one behind the last."""
-        manifest = Manifest(root)
-        manifest.open()
-        try:
+        with hold_lock(root):
             check_folder(root, REPLAY)
+            table = ParquetFolder(Target(str(root)))
+            table.recover()
             if (root / PLAN).exists():
                 plan = self._resume(plan, (root / PLAN).read_text())
             else:
                 temporary = root / f"{PLAN}.tmp"
                 temporary.write_text(plan.dump())
                 os.replace(temporary, root / PLAN)
-            begin = manifest.last.number if manifest.last is not None else 0
-            for number in range(begin, plan.rounds):
+            last = newest(root)
+            for number in range(last.number if last is not None else 0, plan.rounds):
                 if self._stop.is_set():
                     break
                 taken = plan.round(number)
-                staging = manifest.stage()
-                answers = self._runner.run(taken, IntoFile(str(root), str(staging)))
-                manifest.commit(
-                    [file for each in answers for file in each.files],
-                    {(each.topic, each.partition): each.start for each in taken},
-                    {(each.topic, each.partition): each.end for each in taken},
-                    time.time_ns() // 1_000_000,
-                )
+                answers = self._runner.run(taken, IntoFile(str(root / table.staging(REPLAY, number))))
+                spans = {(each.topic, each.partition): (each.start, each.end) for each in taken}
+                tables.commit(table, REPLAY, number, [file for each in answers for file in each.files], spans)
                 self._account(plan, number, answers)
-        finally:
-            manifest.close()
         return self._done
 
     def paced(self, plan: Plan, deliver: Deliver, speed: float) -> Replayed:
