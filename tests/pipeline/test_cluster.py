@@ -75,6 +75,8 @@ def test_second_attempts_and_lost_executors_neither_lose_nor_repeat(
 def test_second_attempts_and_lost_executors_count_no_line_twice(
     cluster: Cluster, topics: Topics, tmp_path: Path
 ) -> None:
+    """Where files are named after attempts, and not after their batch, lines are aside twice: test_logs.py was seen to
+    fail for that, where each task runs twice, too."""
     import pyarrow.parquet as pq
 
     topic, into = lines_of_logs(topics), topics.create()

@@ -102,6 +102,7 @@ def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_table_in_a_store_has_each_record_once_through_kills(
     store: S3, topics: Topics, tmp_path: Path, kind: str
 ) -> None:
+    """It fails where a commit does not check which batch and which offsets the table has: records come twice."""
     topic = topics.create()
     topics.fill(topic, (b"%d" % number for number in range(20)), timestamp=NOON)
     topics.fill(topic, (b"%d" % number for number in range(20, 40)), timestamp=NOON + HOUR)
