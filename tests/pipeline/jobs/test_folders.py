@@ -56,7 +56,7 @@ def test_a_checkpoint_says_whose_it_is(tmp_path: Path) -> None:
     # A query of Spark's own, or somebody's home.
     strange = tmp_path / "strange"
     (strange / "commits").mkdir(parents=True)
-    with pytest.raises(HeadraceError, match="there is commits in it"):
+    with pytest.raises(HeadraceError, match="it contains commits"):
         take_checkpoint(strange, "sessions", "questions", QUERIES)
     (checkpoint / "headrace.json").write_text("[")
     with pytest.raises(HeadraceError, match="something else"):

@@ -196,11 +196,11 @@ def files(root: Path) -> list[Path]:
 def test_what_cannot_be_is_said(topics: Topics, replay: Any, tmp_path: Path) -> None:
     topic = filled(topics, 2, 1)
     for how, reason in (
-        ({}, "give one, not none"),
-        ({"into": "a", "to": tmp_path}, "give one, not both"),
+        ({}, "got none"),
+        ({"into": "a", "to": tmp_path}, "got both"),
         ({"into": topic}, "replay into another topic"),
         ({"into": "a", "options": {"kafka.group.id": "live"}}, "moves no consumer group"),
-        ({"into": "a", "per": "planets"}, "not 'planets'"),
+        ({"into": "a", "per": "planets"}, "got 'planets'"),
         ({"into": "a", "speed": -1}, "cannot be -1"),
         ({"to": tmp_path, "speed": 1}, "no reader waits"),
         ({"into": "a", "speed": 1, "function": len}, "a frame is read as a whole"),
