@@ -75,7 +75,7 @@ async def test_a_search_goes_on_where_it_ended(served: Served):
     [
         ("/v1/search", "nothing is searched for"),
         ("/v1/search?trace=nonsense", "32 small hex digits"),
-        ("/v1/search?key=1&after=x", "after is 'x'"),
+        ("/v1/search?key=1&after=x", "after must be an earlier answer's"),
         ("/v1/search?key=1&limit=1001", "1 to 1000"),
         ("/v1/life?id=nonsense", "neither a message"),
         ("/v1/life?id=a/0/0&topics=" + ",".join(["t"] * (TOPICS_MAX + 1)), f"{TOPICS_MAX} are the most"),

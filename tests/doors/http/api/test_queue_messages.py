@@ -123,7 +123,7 @@ async def test_large_values_are_cut_and_masked_fields_hidden(served: Served):
     [
         ("GET", "?state=sleeping", None, "state is 'sleeping'"),
         ("GET", f"?limit={LIMIT_MAX + 1}", None, f"1 to {LIMIT_MAX}"),
-        ("GET", "?after=x", None, "after is 'x'"),
+        ("GET", "?after=x", None, "after must be an earlier answer's"),
         ("POST", "/settle", {}, f"1 to {SELECTED_MAX}"),
         ("POST", "/settle", {"messages": [{"partition": 0, "offset": 0}] * (SELECTED_MAX + 1)}, f"1 to {SELECTED_MAX}"),
         ("POST", "/settle", {"messages": [{"partition": 0}]}, "the offset is missing"),

@@ -128,7 +128,7 @@ def _place(given: str) -> tuple[str, Place] | None:
         return None
     place = place_of(given)
     if place is None:
-        raise bad_request(f"after is {given[:80]!r}: send `next` as it came")
+        raise bad_request(f"after must be an earlier answer's `next`, unchanged (got {given[:80]!r})")
     return place.topic, Place(place.partition, place.offset)
 
 
