@@ -67,7 +67,7 @@ async def batches(
     """Whole batches from the one that holds `offset`, for readers of committed records: None in the place of one
     that has none, because it is a marker or was aborted. Raises OffsetOutOfRange."""
     chunk = await chunk_at(runtime, partition, offset, max_bytes, True)
-    return list(_committed(await bytes_of(runtime, chunk), chunk))
+    return list(_select_committed(await bytes_of(runtime, chunk), chunk))
 
 
 def batches_now(
@@ -81,10 +81,10 @@ def batches_now(
     if raw is None:
         chunk.release()
         return None
-    return _committed(memoryview(raw), chunk)
+    return _select_committed(memoryview(raw), chunk)
 
 
-def _committed(raw: AnyBytes, chunk: Chunk) -> Iterator[tuple[BatchHeader, AnyBytes | None]]:
+def _select_committed(raw: AnyBytes, chunk: Chunk) -> Iterator[tuple[BatchHeader, AnyBytes | None]]:
     aborted = Aborted(chunk.aborted)
     for at, header in batches_in(raw):
         is_left_out = header.is_control or (

@@ -68,7 +68,7 @@ async def render(
     for kind, name, help, value in _singles(broker):
         await out.one(kind, name, help, value)
     await _add_rows(out, "door", list(metrics.doors.items()), DOOR)
-    topics = await _bounded(metrics.topics)
+    topics = await _bound(metrics.topics)
     await _add_rows(out, "topic", topics, TOPIC)
     for rows in (TOPIC_OVERFLOW, TOPIC_DUPLICATES):
         fields = [field for field, _, _, _ in rows]
@@ -91,7 +91,7 @@ async def render(
     return out.text
 
 
-async def _bounded(topics: Mapping[str, TopicMetrics]) -> list[tuple[str, TopicMetrics]]:
+async def _bound(topics: Mapping[str, TopicMetrics]) -> list[tuple[str, TopicMetrics]]:
     """The first of the topics, and the others added up."""
     if len(topics) <= TOPICS_MAX:
         return list(topics.items())

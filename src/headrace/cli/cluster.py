@@ -329,7 +329,7 @@ async def _begin(
         print_json({"cluster": asdict(cluster), "group": asdict(group)})
         return
     print(f"cluster {context.keys.name} has the id {cluster.id}")
-    print(f"group {context.group} has the nodes {_listed(nodes)}, and min.insync.replicas is {group.min_isr}")
+    print(f"group {context.group} has the nodes {_join(nodes)}, and min.insync.replicas is {group.min_isr}")
     print(f"Start the nodes; node {nodes[0]} begins the group.")
     if admin is not None:
         print(f"The user {admin.user} is an administrator from then on.")
@@ -386,7 +386,7 @@ async def set_settings(
             raise HeadraceError(f"there is no setting {name!r}. Use {', '.join(SETTINGS)}.")
         field, read = SETTINGS[name]
         given[field] = read(name, value)
-    await context.change(partial(configure, **given), f"group {context.group}: {_listed(settings)}")
+    await context.change(partial(configure, **given), f"group {context.group}: {_join(settings)}")
 
 
 @app.command("admin")
@@ -448,5 +448,5 @@ async def transfer(context: Context, node: NodeId) -> None:
     )
 
 
-def _listed(values: list[Any]) -> str:
+def _join(values: list[Any]) -> str:
     return ", ".join(map(str, values))

@@ -80,7 +80,11 @@ class Inbox:
         """
         if not 0 < len(message_id) <= ID_MAX:
             raise InvalidId(f"a message id must have 1 to {ID_MAX} characters (got {len(message_id)})")
-        row = {"consumer": _named(consumer), "message_id": message_id, "handled_ms": time.time_ns() // 1_000_000}
+        row = {
+            "consumer": _check_consumer(consumer),
+            "message_id": message_id,
+            "handled_ms": time.time_ns() // 1_000_000,
+        }
         insert = _insert(session)(self.ids).values(row)
         return Once(session, insert.on_conflict_do_nothing().returning(self.ids.c.handled_ms))
 
@@ -89,7 +93,7 @@ class Inbox:
         before it count as handled."""
         if offset < 0 or partition < 0:
             raise InvalidId(f"{topic}-{partition} has no offset {offset}: both count from 0")
-        row = {"consumer": _named(group), "topic": topic, "partition": partition, "next_offset": offset + 1}
+        row = {"consumer": _check_consumer(group), "topic": topic, "partition": partition, "next_offset": offset + 1}
         columns = self.offsets.c
         insert = _insert(session)(self.offsets).values(row)
         move = insert.on_conflict_do_update(
@@ -168,7 +172,7 @@ def _describe(metadata: MetaData, name: str, schema: str | None) -> None:
     )
 
 
-def _named(consumer: str) -> str:
+def _check_consumer(consumer: str) -> str:
     if not 0 < len(consumer) <= CONSUMER_MAX:
         raise InvalidId(f"a consumer's name must have 1 to {CONSUMER_MAX} characters (got {len(consumer)})")
     return consumer

@@ -105,7 +105,7 @@ def _aside(options: ValueOptions) -> list[tuple[str, str]]:
     """The columns of bad rows."""
     if options.bad_rows != "column":
         return []
-    return [(options.bad_column, f"{_quoted(options.bad_column)} BINARY"), (REASON, f"{REASON} STRING")]
+    return [(options.bad_column, f"{_quote(options.bad_column)} BINARY"), (REASON, f"{REASON} STRING")]
 
 
 def _select(options: ValueOptions, own: list[str], headers: bool) -> list[str]:
@@ -151,7 +151,7 @@ def _fields(schema: str) -> list[tuple[str, str]]:
         parsed = StructType.fromJson(json.loads(schema))
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidOption(f"the schema cannot be read as Spark's JSON: {error!r}; DDL is taken, too") from None
-    return [(field.name, f"{_quoted(field.name)} {_type_as_ddl(field.dataType)}") for field in parsed]
+    return [(field.name, f"{_quote(field.name)} {_type_as_ddl(field.dataType)}") for field in parsed]
 
 
 def _name_in(column: str) -> str:
@@ -161,14 +161,14 @@ def _name_in(column: str) -> str:
     return found[1].replace("``", "`") if found[1] else found[2]
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
 def _type_as_ddl(kind: Any) -> str:
     # Spark's own text of a struct does not quote the names in it.
     if isinstance(kind, StructType):
-        inner = (f"{_quoted(field.name)}: {_type_as_ddl(field.dataType)}" for field in kind)
+        inner = (f"{_quote(field.name)}: {_type_as_ddl(field.dataType)}" for field in kind)
         return f"STRUCT<{', '.join(inner)}>"
     if isinstance(kind, ArrayType):
         return f"ARRAY<{_type_as_ddl(kind.elementType)}>"

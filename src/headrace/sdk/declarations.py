@@ -57,7 +57,7 @@ class Subscription:
         for other in others:
             chosen, taken = set(self.tuning.partitions), set(other.tuning.partitions)
             if other.name == self.name and not (chosen and taken and chosen.isdisjoint(taken)):
-                both = f"{_named(other.function)} and {_named(self.function)}"
+                both = f"{_name_of(other.function)} and {_name_of(self.function)}"
                 raise ValueError(
                     f"{both} read the topic {self.topic!r} as the same group, {self.group!r}: each message would go to "
                     "one of them. Give one of them a group of its own: subscribe(..., group=...)"
@@ -74,7 +74,7 @@ def in_lots_by(tuning: Tuning) -> bool:
     return not (tuning.ordered or tuning.exactly_once or tuning.partitions)
 
 
-def _named(function: Callable[..., Any]) -> str:
+def _name_of(function: Callable[..., Any]) -> str:
     return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', repr(function))}"
 
 

@@ -23,12 +23,12 @@ def decoder(wanted: Any) -> Decoder:
     if wanted is str:
         return _text
     if is_pydantic(wanted):
-        return _checked(wanted.model_validate_json, wanted)
+        return _check(wanted.model_validate_json, wanted)
     try:
         made = msgspec.json.Decoder(wanted)
     except TypeError as error:
         raise TypeError(f"a handler cannot be given a {wanted!r}: {error}") from None
-    return _checked(made.decode, wanted)
+    return _check(made.decode, wanted)
 
 
 def encode(payload: Any) -> bytes:
@@ -67,7 +67,7 @@ def _text(raw: bytes) -> str:
         raise BadPayload(f"the value is not UTF-8: {error}") from None
 
 
-def _checked(decode: Callable[[bytes], Any], wanted: Any) -> Decoder:
+def _check(decode: Callable[[bytes], Any], wanted: Any) -> Decoder:
     name = getattr(wanted, "__name__", str(wanted))
 
     def decoded(raw: bytes) -> Any:

@@ -135,12 +135,12 @@ def parse_id(text: str) -> int:
 
 def write_prepared(message: Message, now: int) -> Row:
     """The record of a new message."""
-    return now, message.key, message.value, [_header(_described(message)), *message.headers]
+    return now, message.key, message.value, [_header(_describe(message)), *message.headers]
 
 
 def write_moved(entry: Prepared, now: int) -> Row:
     """The record of a message that was prepared earlier and stands further back in the log."""
-    fields = _described(entry.message) | {
+    fields = _describe(entry.message) | {
         "id": entry.number,
         "checks": entry.checks,
         "next_check_ms": entry.next_check_ms,
@@ -164,7 +164,7 @@ def write_checked(checks: Iterable[tuple[int, int]], now: int) -> Row:
     return now, None, None, [_header({"kind": "checked", "checks": list(checks)})]
 
 
-def _described(message: Message) -> dict[str, Any]:
+def _describe(message: Message) -> dict[str, Any]:
     return {
         "kind": State.PREPARED,
         "topic": message.topic,

@@ -58,7 +58,7 @@ async def list_messages(queue: Queue, state: str, limit: int, begin: tuple[int, 
     """Messages in one of `STATES` by lane and offset: at most so many, and about so large."""
     if state == "ready":
         peeked = await queue.peek(limit, begin, max_bytes)
-        return Listing([_listed(queue, each) for each in peeked.messages], peeked.next)
+        return Listing([_describe(queue, each) for each in peeked.messages], peeked.next)
     wanted = STATES[state]
     bits = sum(1 << each for each in wanted)
     found: list[Listed] = []
@@ -80,7 +80,7 @@ async def list_messages(queue: Queue, state: str, limit: int, begin: tuple[int, 
                     if now in wanted:
                         message = Message(lane.index, offset, attempts, timestamp, key, value, headers)
                         size += message.size
-                        found.append(_listed(queue, message))
+                        found.append(_describe(queue, message))
     return Listing(found, None)
 
 
@@ -91,7 +91,7 @@ def _lanes(queue: Queue, begin: tuple[int, int] | None) -> Iterator[tuple[QueueL
             yield lane, begin[1] if begin is not None and lane.index == begin[0] else 0
 
 
-def _listed(queue: Queue, message: Message) -> Listed:
+def _describe(queue: Queue, message: Message) -> Listed:
     ledger = queue.lanes[message.lane].ledger
     state, _, moment = ledger.state_of(message.offset)
     listed = Listed(message, error=queue.errors.get((message.lane, message.offset), ""), is_stuck=state == STUCK)

@@ -178,14 +178,14 @@ def parse_filter(text: str) -> list[Condition]:
         if operator == "in":
             if take("'('") != "(":
                 raise InvalidQueueSetting(f"the filter {text!r} needs a list in brackets after 'in'")
-            values = [_unquoted(take("a value"))]
+            values = [_unquote(take("a value"))]
             while (separator := take("',' or ')'")) == ",":
-                values.append(_unquoted(take("a value")))
+                values.append(_unquote(take("a value")))
             if separator != ")":
                 raise InvalidQueueSetting(f"the filter {text!r} has {separator!r} where ',' or ')' should stand")
         elif operator in ("=", "!="):
             negated = operator == "!="
-            values = [_unquoted(take("a value"))]
+            values = [_unquote(take("a value"))]
         else:
             raise InvalidQueueSetting(f"the filter {text!r} has {operator!r} where =, !=, in or not in should stand")
         conditions.append(_condition(word, values, negated))
@@ -204,10 +204,10 @@ def _tokens(text: str) -> list[str]:
     return tokens
 
 
-def _unquoted(token: str) -> str:
+def _unquote(token: str) -> str:
     return re.sub(r"\\(.)", r"\1", token[1:-1]) if token.startswith('"') else token
 
 
 def _condition(name: str, values: list[str] | None, negated: bool) -> Condition:
     fitting = None if values is None else frozenset(value.encode() for value in values)
-    return (KEY, "", fitting, negated) if name == "$key" else (HEADER, _unquoted(name), fitting, negated)
+    return (KEY, "", fitting, negated) if name == "$key" else (HEADER, _unquote(name), fitting, negated)

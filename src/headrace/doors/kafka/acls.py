@@ -60,7 +60,7 @@ def listed(rules: Sequence[Rule]) -> list[dict[str, Any]]:
             "resource_type": resource,
             "resource_name": name,
             "pattern_type": pattern,
-            "acls": [_shown(rule) for rule in some],
+            "acls": [_describe(rule) for rule in some],
         }
         for (resource, name, pattern), some in by_resource.items()
     ]
@@ -74,11 +74,11 @@ def matched(rule: Rule) -> dict[str, Any]:
         "resource_type": rule.resource,
         "resource_name": rule.name,
         "pattern_type": rule.pattern,
-        **_shown(rule),
+        **_describe(rule),
     }
 
 
-def _shown(rule: Rule) -> dict[str, Any]:
+def _describe(rule: Rule) -> dict[str, Any]:
     return {
         "principal": rule.principal,
         "host": rule.host,

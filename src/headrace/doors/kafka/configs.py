@@ -119,7 +119,7 @@ def topic_entries(broker: Broker, own: Mapping[str, str], names: Iterable[str] |
         _own_entry(
             setting, None if setting.name in of_group else own.get(setting.name), Source.TOPIC, broker.config, dynamic
         )
-        for setting in _wanted(SETTINGS, names)
+        for setting in _select(SETTINGS, names)
     ]
 
 
@@ -129,11 +129,11 @@ def group_entries(
     """The settings of a group with these of its own; with `names`, those of them that exist."""
     return [
         _own_entry(setting, own.get(setting.name), Source.GROUP, config, ())
-        for setting in _wanted(GROUP_SETTINGS, names)
+        for setting in _select(GROUP_SETTINGS, names)
     ]
 
 
-def _wanted(settings: Mapping[str, Setting], names: Iterable[str] | None) -> list[Setting]:
+def _select(settings: Mapping[str, Setting], names: Iterable[str] | None) -> list[Setting]:
     wanted = settings if names is None else set(names)
     return [setting for name, setting in settings.items() if name in wanted]
 
@@ -195,7 +195,7 @@ def broker_entries(
         for each in open_ones
     }
     entries = [
-        _broker_entry("advertised.listeners", Kind.LIST, _listed(sent_to), "", "Where clients are sent."),
+        _broker_entry("advertised.listeners", Kind.LIST, _join_places(sent_to), "", "Where clients are sent."),
         _broker_entry(
             "listener.security.protocol.map",
             Kind.LIST,
@@ -206,7 +206,7 @@ def broker_entries(
         _broker_entry(
             "listeners",
             Kind.LIST,
-            _listed({each: each.address for each in open_ones}),
+            _join_places({each: each.address for each in open_ones}),
             "",
             "Where the Kafka door listens.",
         ),
@@ -239,7 +239,7 @@ def _title(listener: Listener) -> str:
     return listener.protocol if listener.name == MAIN else listener.name.removeprefix(f"{MAIN}-").upper()
 
 
-def _listed(places: Mapping[Listener, str]) -> str:
+def _join_places(places: Mapping[Listener, str]) -> str:
     return ",".join(f"{_title(each)}://{place}" for each, place in places.items())
 
 

@@ -39,7 +39,7 @@ def translate(command: str, error: HeadraceError) -> CommandError:
 def quoted(raw: bytes) -> str:
     """What a client sent, in quotes, everything unusual escaped."""
     text = raw[:ECHO_MAX].decode("utf-8", "backslashreplace")
-    return '"' + "".join(each if each.isprintable() and each not in '"\\' else _escaped(each) for each in text) + '"'
+    return '"' + "".join(each if each.isprintable() and each not in '"\\' else _escape(each) for each in text) + '"'
 
 
 def plain(raw: bytes) -> str:
@@ -47,7 +47,7 @@ def plain(raw: bytes) -> str:
     return quoted(raw)[1:-1]
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     if character in '"\\':
         return "\\" + character
     return character.encode("unicode_escape").decode()

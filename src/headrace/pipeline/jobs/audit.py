@@ -124,13 +124,13 @@ def audit(
     given = {**(options or {}), **rounds.place_of(bootstrap=bootstrap, data=data)}
     scope, notes = _look(given, topics, pattern, groups, start, end, http, shares or {})
     say("reading what producers report")
-    sent, instances = _reported(spark, scope)
+    sent, instances = _read_reports(spark, scope)
     say("reading the log")
     messages = stored(spark, scope, id_header, id_field).persist()
     try:
         minutes = compared(kept(messages), sent, scope.topics)
         say("reading what queues say")
-        whole, by_minute = by_queue(_delivered(spark, scope, messages))
+        whole, by_minute = by_queue(_read_deliveries(spark, scope, messages))
     finally:
         messages.unpersist()
     say("looking what the log has given up")
@@ -262,7 +262,7 @@ async def _group(origin: Catalogue, group: str, begins: Mapping[Partition, int])
 # --- what producers say -----------------------------------------------------------------------------------------------
 
 
-def _reported(spark: SparkSession, scope: AuditScope) -> tuple[list[Sent], list[Instance]]:
+def _read_reports(spark: SparkSession, scope: AuditScope) -> tuple[list[Sent], list[Instance]]:
     """The producers' counts, and which of their reports there are: each once, however often it was written."""
     from pyspark.sql import functions as f
 
@@ -334,7 +334,7 @@ def _instances(frame: DataFrame) -> list[Instance]:
 # --- what queues say --------------------------------------------------------------------------------------------------
 
 
-def _delivered(spark: SparkSession, scope: AuditScope, messages: DataFrame) -> list[dict[str, Any]]:
+def _read_deliveries(spark: SparkSession, scope: AuditScope, messages: DataFrame) -> list[dict[str, Any]]:
     """Each queue's messages, counted by minute and over the range."""
     from pyspark.sql import functions as f
 

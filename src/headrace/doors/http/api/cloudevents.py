@@ -56,7 +56,7 @@ def of_request(request: Request) -> Event:
 
 def one(body: bytes) -> Event:
     """The event of a body in structured mode."""
-    return _structured(_json(body))
+    return _parse_structured(_json(body))
 
 
 def several(body: bytes) -> list[Event]:
@@ -68,13 +68,13 @@ def several(body: bytes) -> list[Event]:
     events = []
     for number, each in enumerate(given):
         try:
-            events.append(_structured(each))
+            events.append(_parse_structured(each))
         except HttpError as error:
             raise bad_request(f"event {number} of the batch: {error}") from None
     return events
 
 
-def _structured(given: Any) -> Event:
+def _parse_structured(given: Any) -> Event:
     if not isinstance(given, dict):
         raise bad_request("a CloudEvent is a JSON object")
     attributes = {name: value for name, value in given.items() if value is not None}

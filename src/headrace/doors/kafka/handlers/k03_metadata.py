@@ -29,7 +29,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
     broker = call.broker
     asked = request.topics
     if asked and any(_refuses(call.version, topic) for topic in asked):
-        return _refused(asked)
+        return _refuse(asked)
     operations = Operations(call, Resource.TOPIC, getattr(request, "include_topic_authorized_operations", False))
     if asked is None or (call.version == 0 and not asked):
         found: Any = await _all(call, operations)
@@ -64,7 +64,7 @@ def _refuses(version: int, topic: Any) -> bool:
     return (topic.name is None and not by_id) or (by_id and version < _TOPIC_ID_FROM)
 
 
-def _refused(asked: Any) -> dict[str, Any]:
+def _refuse(asked: Any) -> dict[str, Any]:
     """The reply to a request that makes no sense as a whole."""
     topics = [
         refuse_topic(ErrorCode.invalid_request, topic.name or "", NOT_ASKED, getattr(topic, "topic_id", None))

@@ -34,7 +34,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
 
 async def _group(call: Call, asking: Any, stable: bool) -> dict[str, Any]:
     if not call.allows(Operation.DESCRIBE, Resource.GROUP, asking.group_id):
-        return _refused(call, asking)
+        return _refuse(call, asking)
     groups = call.broker.groups
     group_id, topics = asking.group_id, asking.topics
 
@@ -76,7 +76,7 @@ async def _group(call: Call, asking: Any, stable: bool) -> dict[str, Any]:
     return {"group_id": group_id, "error_code": problem, "topics": replies}
 
 
-def _refused(call: Call, asking: Any) -> dict[str, Any]:
+def _refuse(call: Call, asking: Any) -> dict[str, Any]:
     """Up to version 1 an error stands with each partition alone."""
     code = ErrorCode.group_authorization_failed
     topics: list[dict[str, Any]] = []

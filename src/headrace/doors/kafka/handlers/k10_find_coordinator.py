@@ -31,17 +31,17 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
 
 def _coordinator(call: Call, key_type: int, key: str) -> dict[str, Any]:
     if key_type not in (_GROUP, _TRANSACTION):
-        return _refused(ErrorCode.invalid_request, f"There is no coordinator for keys of type {key_type}.")
+        return _refuse(ErrorCode.invalid_request, f"There is no coordinator for keys of type {key_type}.")
     try:
         call.check(Operation.DESCRIBE, Resource.GROUP if key_type == _GROUP else Resource.TRANSACTIONAL_ID, key)
     except NotAuthorized as error:
-        return _refused(error_code(error), str(error))
+        return _refuse(error_code(error), str(error))
     group = call.broker.membership
     leader = None
     if group.leader is not None:
         leader = endpoint(group, group.leader, call.way)
     if leader is None:
-        return _refused(ErrorCode.coordinator_not_available, "No node leads just now. Ask again.")
+        return _refuse(ErrorCode.coordinator_not_available, "No node leads just now. Ask again.")
     return {
         "error_code": ErrorCode.none,
         # Kafka's own up to version 3, and some clients print it.
@@ -52,5 +52,5 @@ def _coordinator(call: Call, key_type: int, key: str) -> dict[str, Any]:
     }
 
 
-def _refused(code: ErrorCode, sentence: str) -> dict[str, Any]:
+def _refuse(code: ErrorCode, sentence: str) -> dict[str, Any]:
     return {"error_code": code, "error_message": sentence, "node_id": -1, "host": "", "port": -1}

@@ -27,7 +27,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
     try:
         found = iter(await security.grants.remove_rules(call.session, flat))
     except (HeadraceError, OSError) as error:
-        return {"filter_results": [_refused(error)] * len(meant)}
+        return {"filter_results": [_refuse(error)] * len(meant)}
     results = []
     for some in meant:
         if isinstance(some, list):
@@ -35,7 +35,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
             named = [matched(rule) for rule in rules]
             results.append({"error_code": ErrorCode.none, "error_message": None, "matching_acls": named})
         else:
-            results.append(_refused(some))
+            results.append(_refuse(some))
     return {"filter_results": results}
 
 
@@ -46,5 +46,5 @@ def _filters(asked: Any) -> list[RuleFilter] | HeadraceError:
         return error
 
 
-def _refused(error: HeadraceError | OSError) -> dict[str, Any]:
+def _refuse(error: HeadraceError | OSError) -> dict[str, Any]:
     return {"error_code": controller_code(error), "error_message": str(error), "matching_acls": ()}

@@ -24,7 +24,7 @@ _UNKNOWN = -1
 async def handle(call: Call, request: Any) -> dict[str, Any]:
     broker = call.broker
     topics = []
-    for topic, partitions in _wanted(call, request.topics):
+    for topic, partitions in _select(call, request.topics):
         sizes = []
         for partition in partitions:
             sizes.append(
@@ -55,7 +55,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
     }
 
 
-def _wanted(call: Call, asked: Any) -> list[tuple[Topic, list[Partition]]]:
+def _select(call: Call, asked: Any) -> list[tuple[Topic, list[Partition]]]:
     if asked is None:
         return [(topic, list(topic.partitions)) for topic in call.broker.topics.all.values()]
     wanted = []

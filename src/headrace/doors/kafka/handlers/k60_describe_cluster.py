@@ -18,14 +18,12 @@ _CONTROLLERS = 2
 async def handle(call: Call, request: Any) -> dict[str, Any]:
     wanted = getattr(request, "endpoint_type", _BROKERS)
     if wanted == _CONTROLLERS:
-        return _refused(
+        return _refuse(
             ErrorCode.mismatched_endpoint_type,
             "brokers are controllers here: ask for brokers",
         )
     if wanted != _BROKERS:
-        return _refused(
-            ErrorCode.unsupported_endpoint_type, f"there are no endpoints of type {wanted}: 1 means brokers"
-        )
+        return _refuse(ErrorCode.unsupported_endpoint_type, f"there are no endpoints of type {wanted}: 1 means brokers")
     broker = call.broker
     operations = cluster_operations(call) if request.include_cluster_authorized_operations else NOT_ASKED
     return {
@@ -42,7 +40,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
     }
 
 
-def _refused(code: ErrorCode, sentence: str) -> dict[str, Any]:
+def _refuse(code: ErrorCode, sentence: str) -> dict[str, Any]:
     return {
         "error_code": code,
         "error_message": sentence,

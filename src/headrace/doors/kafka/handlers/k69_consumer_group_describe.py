@@ -26,10 +26,10 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
 
 async def _group(call: Call, group_id: str, asked: Operations) -> dict[str, Any]:
     if not call.allows(Operation.DESCRIBE, Resource.GROUP, group_id):
-        return _refused(group_id, ErrorCode.group_authorization_failed)
+        return _refuse(group_id, ErrorCode.group_authorization_failed)
     problem, message, group = await call.broker.groups.consumers.describe(group_id)
     if group is None:
-        return _refused(group_id, problem, message)
+        return _refuse(group_id, problem, message)
     known = call.broker.log.topics.by_id
     topics = {
         known[topic].name for each in group.members for topic in (*each.assignment, *each.target) if topic in known
@@ -37,7 +37,7 @@ async def _group(call: Call, group_id: str, asked: Operations) -> dict[str, Any]
     topics.update(*(each.traits.topics for each in group.members))
     if len(call.broker.security.visible(call.session, Resource.TOPIC, topics)) < len(topics):
         sentence = "the group has topics that the client is not authorized to describe"
-        return _refused(group_id, ErrorCode.topic_authorization_failed, sentence)
+        return _refuse(group_id, ErrorCode.topic_authorization_failed, sentence)
     return {
         "error_code": problem,
         "group_id": group_id,
@@ -55,8 +55,8 @@ async def _group(call: Call, group_id: str, asked: Operations) -> dict[str, Any]
                 "client_host": each.traits.client_host,
                 "subscribed_topic_names": each.traits.topics,
                 "subscribed_topic_regex": each.traits.pattern,
-                "assignment": {"topic_partitions": _shown(call, each.assignment)},
-                "target_assignment": {"topic_partitions": _shown(call, each.target)},
+                "assignment": {"topic_partitions": _describe_places(call, each.assignment)},
+                "target_assignment": {"topic_partitions": _describe_places(call, each.target)},
                 "member_type": _CONSUMER,
             }
             for each in group.members
@@ -65,7 +65,7 @@ async def _group(call: Call, group_id: str, asked: Operations) -> dict[str, Any]
     }
 
 
-def _refused(group_id: str, code: int, sentence: str | None = None) -> dict[str, Any]:
+def _refuse(group_id: str, code: int, sentence: str | None = None) -> dict[str, Any]:
     return {
         "error_code": code,
         "error_message": sentence,
@@ -75,7 +75,7 @@ def _refused(group_id: str, code: int, sentence: str | None = None) -> dict[str,
     }
 
 
-def _shown(call: Call, places: Places) -> list[dict[str, Any]]:
+def _describe_places(call: Call, places: Places) -> list[dict[str, Any]]:
     known = call.broker.log.topics.by_id
     return [
         {"topic_id": topic, "topic_name": known[topic].name, "partitions": sorted(indexes)}

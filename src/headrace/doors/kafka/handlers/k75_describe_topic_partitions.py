@@ -29,7 +29,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
     first = 0
     if cursor is not None:
         if cursor.partition_index < 0 or (request.topics and cursor.topic_name not in names):
-            return _refused(request)
+            return _refuse(request)
         names = [name for name in names if name >= cursor.topic_name]
         first = cursor.partition_index if names[:1] == [cursor.topic_name] else 0
     left = max(1, min(request.response_partition_limit, PARTITIONS_MAX))
@@ -54,7 +54,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
     return {"topics": described, "next_cursor": None}
 
 
-def _refused(request: Any) -> dict[str, Any]:
+def _refuse(request: Any) -> dict[str, Any]:
     return {
         "topics": [refuse_topic(ErrorCode.invalid_request, topic.name, NOT_ASKED) for topic in request.topics],
         "next_cursor": None,

@@ -167,7 +167,7 @@ def _block(kind: int, chunk: bytes) -> bytes:
         raise StreamError("a snappy chunk without a checksum")
     block = chunk[4:]
     if kind == COMPRESSED:
-        if _announced(block) > BLOCK_BYTES:
+        if _read_length(block) > BLOCK_BYTES:
             raise StreamError(f"a snappy block that unpacks to more than {BLOCK_BYTES} bytes")
         try:
             block = bytes(cramjam.snappy.decompress_raw(block))
@@ -180,7 +180,7 @@ def _block(kind: int, chunk: bytes) -> bytes:
     return block
 
 
-def _announced(block: bytes) -> int:
+def _read_length(block: bytes) -> int:
     """The length that a block announces for its plain bytes."""
     size = 0
     for shift, byte in enumerate(block[:5]):

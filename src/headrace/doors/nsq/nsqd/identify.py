@@ -98,7 +98,7 @@ def parse(body: bytes) -> IdentifyRequest:
 
 def negotiate(asked: IdentifyRequest, settings: NsqSettings, tls: bool) -> Identity:
     """What the client gets; `tls`: the door has a certificate. Raises CommandError."""
-    heartbeat = _bounded(
+    heartbeat = _bound(
         asked.heartbeat_interval,
         LEAST_MS,
         settings.nsq_max_heartbeat_interval_ms,
@@ -107,7 +107,7 @@ def negotiate(asked: IdentifyRequest, settings: NsqSettings, tls: bool) -> Ident
         "heartbeat interval",
     )
     size = asked.output_buffer_size
-    timeout = _bounded(
+    timeout = _bound(
         asked.output_buffer_timeout,
         OUTPUT_BUFFER_LEAST_MS,
         settings.nsq_max_output_buffer_timeout_ms,
@@ -115,7 +115,7 @@ def negotiate(asked: IdentifyRequest, settings: NsqSettings, tls: bool) -> Ident
         0,
         "output buffer timeout",
     )
-    buffered = _bounded(
+    buffered = _bound(
         size,
         OUTPUT_BUFFER_LEAST_BYTES,
         settings.nsq_max_output_buffer_size,
@@ -152,7 +152,7 @@ def negotiate(asked: IdentifyRequest, settings: NsqSettings, tls: bool) -> Ident
     )
 
 
-def _bounded(value: int, least: int, most: int, default: int, off: int, what: str) -> int:
+def _bound(value: int, least: int, most: int, default: int, off: int, what: str) -> int:
     if value == -1:
         return off
     if value == 0:

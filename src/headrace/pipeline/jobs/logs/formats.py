@@ -57,7 +57,7 @@ FORMATS = (*BEGINS, "regex")
 def parser(name: str, names: Names, regex: str = "") -> Parse:
     """What reads lines of a format. Raises InvalidOption."""
     if name == "regex":
-        return _by_regex(_checked(regex), names)
+        return _by_regex(_check(regex), names)
     made: Mapping[str, Callable[[Names], Parse]] = {
         "json": lambda names: JsonLines(names).parse,
         "syslog": lambda names: _syslog,
@@ -68,7 +68,7 @@ def parser(name: str, names: Names, regex: str = "") -> Parse:
     return made[name](names)
 
 
-def _checked(regex: str) -> str:
+def _check(regex: str) -> str:
     try:
         found = re.findall(r"\(\?P?<(\w+)>", regex)
         pc.extract_regex(pa.array([""]), pattern=regex)

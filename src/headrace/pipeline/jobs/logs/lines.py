@@ -111,7 +111,7 @@ def _texts(values: Any) -> tuple[Any, Any]:
     try:
         texts = values.cast(pa.string())
     except pa.ArrowInvalid:
-        listed = [_decoded(value) for value in values.to_pylist()]
+        listed = [_decode(value) for value in values.to_pylist()]
         texts = pa.array([text for text, _ in listed], pa.string())
         broken = pa.array([reason for _, reason in listed], pa.string())
     if texts.null_count:
@@ -121,7 +121,7 @@ def _texts(values: Any) -> tuple[Any, Any]:
     return pc.utf8_rtrim(texts, characters="\r\n"), broken
 
 
-def _decoded(value: bytes | None) -> tuple[str | None, str | None]:
+def _decode(value: bytes | None) -> tuple[str | None, str | None]:
     try:
         return None if value is None else value.decode(), None
     except UnicodeDecodeError as error:

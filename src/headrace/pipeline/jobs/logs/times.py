@@ -34,12 +34,12 @@ def from_text(texts: Any) -> Any:
             return texts.cast(kind).cast(UTC_US)
         except pa.ArrowInvalid:
             continue
-    found = _assembled(texts, ISO)
+    found = _assemble(texts, ISO)
     left = pc.and_(pc.is_null(found), pc.is_valid(texts))
     if pc.any(left).as_py():
         numbers = pc.if_else(pc.match_substring_regex(texts, NUMBER), texts, None)
         trimmed = pc.cast(pc.utf8_trim_whitespace(numbers), pa.float64())
-        found = pc.coalesce(found, from_numbers(trimmed), _assembled(texts, ACCESS))
+        found = pc.coalesce(found, from_numbers(trimmed), _assemble(texts, ACCESS))
     return found
 
 
@@ -55,17 +55,17 @@ def from_numbers(numbers: Any) -> Any:
 
 def from_access(texts: Any) -> Any:
     """`10/Oct/2024:13:55:36 +0200`."""
-    return _assembled(texts, ACCESS)
+    return _assemble(texts, ACCESS)
 
 
 def from_syslog(texts: Any, recorded: Any) -> Any:
     """`Oct 11 22:14:15`: of the year that brings it closest behind the record's own time."""
     year = pc.year(recorded)
-    found = _assembled(texts, SYSLOG, year=pc.cast(year, pa.string()))
+    found = _assemble(texts, SYSLOG, year=pc.cast(year, pa.string()))
     ahead = pc.greater(pc.cast(found, pa.int64()), pc.add(pc.cast(recorded, pa.int64()), DAY_US))
     if not pc.any(ahead).as_py():
         return found
-    before = _assembled(texts, SYSLOG, year=pc.cast(pc.subtract(year, 1), pa.string()))
+    before = _assemble(texts, SYSLOG, year=pc.cast(pc.subtract(year, 1), pa.string()))
     return pc.if_else(pc.fill_null(ahead, False), before, found)
 
 
@@ -78,7 +78,7 @@ def unread(reason: Any, texts: Any, found: Any) -> Any:
     return pc.coalesce(reason, pc.if_else(bad, said, pa.scalar(None, pa.string())))
 
 
-def _assembled(texts: Any, pattern: str, **given: Any) -> Any:
+def _assemble(texts: Any, pattern: str, **given: Any) -> Any:
     parts = pc.extract_regex(texts, pattern=pattern)
     names = [field.name for field in parts.type]
     part = {**{name: pc.struct_field(parts, name) for name in names}, **given}

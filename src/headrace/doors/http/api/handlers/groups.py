@@ -153,7 +153,7 @@ async def show_group(broker: Broker, request: Request, names: Names) -> Answer:
     await broker.figures.renew()
     members = [_member(broker, each) for each in _members(broker, group)]
     readers = {(place["topic"], place["partition"]): each for each in members for place in each["partitions"]}
-    committed = await _committed(broker, group.group_id)
+    committed = await _read_committed(broker, group.group_id)
     places = sorted({*readers, *((name, index) for name, found in committed.items() for index in found)})
     page = Page()
     now_ms = broker.runtime.clock.now_ms()
@@ -253,7 +253,7 @@ async def find(broker: Broker, name: str) -> AnyGroup:
     return group
 
 
-async def _committed(broker: Broker, name: str) -> Mapping[str, Mapping[int, Committed | None]]:
+async def _read_committed(broker: Broker, name: str) -> Mapping[str, Mapping[int, Committed | None]]:
     problem, found = await broker.groups.committed(name, None)
     if problem is not Problem.NONE:
         raise _problem(problem, name)
@@ -321,7 +321,7 @@ async def reset_group(broker: Broker, request: Request, names: Names) -> Answer:
     group = await broker.groups.find(id) if topics else await find(broker, id)
     if group is not None and group.member_count:
         raise _problem(Problem.NON_EMPTY_GROUP, id)
-    committed = await _committed(broker, id)
+    committed = await _read_committed(broker, id)
     if not topics:
         topics = [topic for each in committed if (topic := broker.topics.get(each)) is not None]
         for topic in topics:

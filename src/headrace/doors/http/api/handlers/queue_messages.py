@@ -115,14 +115,14 @@ async def list_queue_messages(broker: Broker, request: Request, names: Names) ->
             record = (message.offset, 0, message.key, message.value, message.headers)
             _, _, key, value, headers = mask.record(message.lane, record)
             each = each._replace(message=message._replace(key=key, value=value, headers=headers))
-        if not page.add(_shown(each, state, value_max)):
+        if not page.add(_describe(each, state, value_max)):
             behind = (message.lane, message.offset)
             break
         await page.pause()
     return page.response("messages", {"next": None if behind is None else f"{behind[0]}:{behind[1]}"})
 
 
-def _shown(listed: Listed, state: str, value_max: int) -> dict[str, Any]:
+def _describe(listed: Listed, state: str, value_max: int) -> dict[str, Any]:
     message = listed.message
     shown: dict[str, Any] = {"partition": message.lane, "offset": message.offset}
     if message.lane == PARKING:

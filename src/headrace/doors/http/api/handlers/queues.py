@@ -421,12 +421,12 @@ async def describe(queue: Queue) -> dict[str, Any]:
             for lane in queue.lanes.values()
             if lane.index != PARKING
         ],
-        "parked": _parked(queue),
+        "parked": _count_parked(queue),
         "subscriptions": [{name: getattr(each, name) for name in SUBSCRIPTION} for each in queue.consumers.values()],
     }
 
 
-def _parked(queue: Queue) -> int:
+def _count_parked(queue: Queue) -> int:
     """Messages that were moved to the queue's parking, and are unsettled."""
     lane = queue.lanes.get(PARKING)
     return lane.ledger.unsettled() if lane is not None else 0

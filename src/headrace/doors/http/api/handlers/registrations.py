@@ -123,7 +123,7 @@ async def list_registrations(broker: Broker, request: Request, names: Names) -> 
         lambda each: each.body[listing.sort],
         is_wanted=lambda each: state in ("", each.body["state"]),
     )
-    page = await Page().fill(_shown(each) for each in found.items)
+    page = await Page().fill(_describe(each) for each in found.items)
     rest = {"total": found.total, "offset": listing.offset, "mode": broker.registrations.mode}
     return page.response("registrations", rest)
 
@@ -200,7 +200,7 @@ async def request_registration(broker: Broker, request: Request, names: Names) -
     }
     kept = await broker.documents.put(KIND, id, asked, request.session.user, 0)
     broker.audit.record(request.session, "registration.request", Resource.CONSOLE, id, detail=body["topic"])
-    return json_response(_shown(kept), 201)
+    return json_response(_describe(kept), 201)
 
 
 @Operation(
@@ -213,7 +213,7 @@ async def request_registration(broker: Broker, request: Request, names: Names) -
     command="register list",
 )
 async def show_registration(broker: Broker, request: Request, names: Names) -> Answer:
-    return _shown(await _find(broker, names["id"]))
+    return _describe(await _find(broker, names["id"]))
 
 
 @Operation(
@@ -273,7 +273,7 @@ async def approve_registration(broker: Broker, request: Request, names: Names) -
     await _renew_quota(broker, session, kept)
     if body["kind"] == CONSUMER:
         await broker.documents.put(RULE, _rule_id(kept.id), _rule(body), session.user)
-    return _shown(decided)
+    return _describe(decided)
 
 
 @Operation(
@@ -295,7 +295,7 @@ async def reject_registration(broker: Broker, request: Request, names: Names) ->
     await broker.documents.delete(RULE, _rule_id(kept.id))
     decided = await _decide(broker, request, kept, REJECTED, reason)
     await _renew_quota(broker, request.session, kept)
-    return _shown(decided)
+    return _describe(decided)
 
 
 async def _decide(
@@ -397,7 +397,7 @@ async def _find(broker: Broker, id: str) -> Document:
     return kept
 
 
-def _shown(kept: Document) -> dict[str, Any]:
+def _describe(kept: Document) -> dict[str, Any]:
     # Older ones have no user, and no limits.
     return {"id": kept.id, "user": "", "message_bytes": 0, "limits": False, **kept.body, "version": kept.version}
 
