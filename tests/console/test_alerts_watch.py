@@ -160,6 +160,60 @@ async def test_two_consoles_tell_once_and_tell_when_it_is_over(broker: ServeProc
         assert "notified" not in [each.kind for each in await two.watch.history("b", 50) if each.rule == "mail-waits"]
 
 
+@pytest.mark.parametrize("has_told", [True, False])
+async def test_one_that_is_killed_is_taken_over_from_and_nothing_is_told_twice(
+    broker: ServeProcess, tmp_path: Path, has_told: bool
+) -> None:
+    """Killed after it has told, or between that it fires and that it tells: then the other one does."""
+    address = broker.addresses["http"]
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    async with (
+        listening() as (hook, url),
+        Watcher(tmp_path / "one", address, "one") as one,
+        Watcher(tmp_path / "two", address, "two") as two,
+    ):
+        api = one.sampler.api
+        await prepared(api, url)
+        # It takes the lease before there is anything to tell.
+        await one.look()
+        await two.look()
+        assert (one.watch._leads, two.watch._leads) == (True, False)
+        for _ in range(5):
+            await api.produce("orders", {"value": "x"})
+
+        async def fires() -> bool:
+            await one.look(1.0)
+            await two.look(1.0)
+            return all(any(a.rule == "mail-waits" for a in each.watch.firing) for each in (one, two))
+
+        await until(fires, pause=0.05)
+        assert hook.states("mail-waits") == []
+        if has_told:
+            for _ in range(12):
+                await one.look()
+                await two.look()
+            assert hook.states("mail-waits") == ["firing"]
+        # The lease of one that is gone runs out.
+        await api.ask("POST", "/v1/alerts/lease", body={"holder": "one", "ttl_ms": 0})
+
+        async def takes_over() -> bool:
+            await two.look()
+            return two.watch._leads
+
+        await until(takes_over, pause=0.05)
+        for _ in range(5):
+            await two.look()
+        assert hook.states("mail-waits") == ["firing"]
+        await api.act_on_queue("orders", "mail", "empty")
+
+        async def over() -> bool:
+            await two.look()
+            return hook.states("mail-waits") == ["firing", "resolved"]
+
+        await until(over, pause=0.05)
+
+
 async def test_a_console_that_starts_again_tells_nothing_twice_and_retries_what_failed(
     broker: ServeProcess, tmp_path: Path
 ) -> None:
@@ -234,6 +288,15 @@ async def test_a_broker_that_is_away_is_an_alert_until_it_is_back(broker: ServeP
         assert alert.figure == "broker_away_seconds"
         assert hook.states(alert.rule) == ["firing"]
         assert hook.told[-1]["severity"] == "critical"
+        with ServeProcess(broker.data, "--http", address, "--figures-interval-ms", "1"):
+
+            async def is_back() -> bool:
+                await console.look()
+                return hook.states(alert.rule) == ["firing", "resolved"]
+
+            await until(is_back, pause=0.05)
+            assert console.sampler.away is None
+            assert not console.watch.firing
 
 
 async def test_what_the_broker_refuses_is_said_in_its_words(broker: ServeProcess) -> None:

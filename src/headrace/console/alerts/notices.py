@@ -106,6 +106,23 @@ def mark_sent(sent: Mapping[SentKey, Sent], notice: Notice, now: float) -> dict[
     return made
 
 
+def assume_sent(
+    sent: Mapping[SentKey, Sent], alerts: Iterable[Alert], channels: Iterable[str], before: float
+) -> dict[SentKey, Sent]:
+    """What another console has told of by now: it led after these alerts had fired. Who takes over from it tells
+    nothing twice, and tells those whom it told when it is over."""
+    there = list(channels)
+    made = dict(sent)
+    for alert in alerts:
+        if not alert.fired or alert.resolved or alert.fired >= before:
+            continue
+        for channel in alert.channels or there:
+            told = made.get((channel, alert.key))
+            if told is None or told.fired != alert.fired:
+                made[channel, alert.key] = Sent(alert.fired, alert.fired, firing=True)
+    return made
+
+
 def forget(sent: Mapping[SentKey, Sent], alerts: Mapping[AlertKey, Alert]) -> dict[SentKey, Sent]:
     """Without what was said of alerts that are gone."""
     return {key: each for key, each in sent.items() if key[1] in alerts}

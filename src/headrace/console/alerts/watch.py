@@ -16,14 +16,23 @@ import structlog
 
 from headrace.console.alerts.channels import Deliveries, DeliveryFailed
 from headrace.console.alerts.defaults import DEFAULTS
-from headrace.console.alerts.notices import Notice, Sent, SentKey, forget, mark_sent, plan
+from headrace.console.alerts.notices import (
+    GROUP_SECONDS,
+    Notice,
+    Sent,
+    SentKey,
+    assume_sent,
+    forget,
+    mark_sent,
+    plan,
+)
 from headrace.console.alerts.readings import Readings, away, drop_percent
 from headrace.console.alerts.state import Alert, AlertKey, Subject, silence_of, step
 from headrace.console.alerts.store import AlertEvent, AlertStore
 from headrace.console.client import models as m
 from headrace.console.client.transport import ApiError, BrokerAway
 from headrace.console.figures.history import History
-from headrace.console.figures.sampler import Sampler
+from headrace.console.figures.sampler import IDLE_SECONDS, Sampler
 
 log = structlog.get_logger("headrace.console")
 
@@ -34,6 +43,8 @@ DROP_WINDOW = 600
 DAY = 86_400
 LEASE_MS = 60_000
 RETRY_SECONDS = 60.0
+TELLING_SECONDS = GROUP_SECONDS + 2 * IDLE_SECONDS
+"""From when an alert fires until it is told of: two samples at most, and those that belong to it."""
 
 
 class AlertWatch:
@@ -66,6 +77,8 @@ class AlertWatch:
         self._read_at = 0.0
         self._drops_at = 0.0
         self._leads = True
+        self._other_led = 0.0
+        """When another console was last known to hold the lease."""
         self._secrets: dict[str, m.ChannelSecret] = {}
         self._failed: dict[str, float] = {}
         self._loaded = False
@@ -179,7 +192,10 @@ class AlertWatch:
             return True
         except BrokerAway:
             return self._leads
-        return bool(answer.get("held"))
+        if not answer.get("held"):
+            self._other_led = self._clock()
+            return False
+        return True
 
     async def _throughput_drops(self, sampler: Sampler, now: int) -> dict[Subject, float]:
         drops: dict[Subject, float] = {}
@@ -199,6 +215,10 @@ class AlertWatch:
         """Begin to deliver the notices that are due. Nobody waits for a channel that is slow: neither the figures nor
         the other channels."""
         if not self._leads:
+            # Who holds the lease lived when it took it; what fired in its last moments may be told of by nobody.
+            told_before = self._other_led - LEASE_MS / 1000 - TELLING_SECONDS
+            there = [each.id for each in self.channels]
+            self._sent = assume_sent(self._sent, self.alerts.values(), there, told_before)
             return
         channels = [
             each.id
