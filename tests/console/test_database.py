@@ -127,9 +127,12 @@ async def test_without_room_figures_are_lost_and_nothing_else(
     await opened.record(NOW + 200, [*node(3.0), Sample("b", "topics", "t1-0", {"bytes": 5.0})])
     points = await opened.read("b", "node", "", "lag", NOW, NOW + 200)
     assert [value for _, value in points if value is not None] == [1.0, 3.0]
-    points = await opened.read("b", "topics", "t1-0", "bytes", NOW, NOW + 200)
-    assert points[-1][1] == 5.0, "what could not be made before is made now"
     await opened.close()
+    again = History(path)
+    await again.open()
+    points = await again.read("b", "topics", "t1-0", "bytes", NOW, NOW + 200)
+    assert points[-1][1] == 5.0, "what could not be made before is made now"
+    await again.close()
 
 
 async def test_without_room_alerts_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
