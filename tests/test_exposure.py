@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,30 @@ def test_no_door_is_exposed_by_default():
 
 def test_every_listener_needs_a_guard():
     assert exposed() == [name.replace("_", "-") for name in ADDRESSES if name != "nsq_https"]
+
+
+def test_no_listener_is_left_out():
+    """Every setting that is a listener's address, whichever door it belongs to; the console and the nodes of a group
+    are refused by themselves."""
+    listeners = {each.name for each in fields(Config) if each.metadata["address"]}
+    assert listeners - {"console", "peer"} == set(ADDRESSES)
+
+
+@pytest.mark.parametrize("listener", [each for each in ADDRESSES if each != "nsq_https"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "10.1.2.3"])
+async def test_each_listener_alone_keeps_a_broker_from_starting(tmp_path: Path, listener: str, host: str):
+    server = Server(Config(data=str(tmp_path / "data"), **{**CLOSED, listener: f"{host}:0"}))
+    with pytest.raises(ConfigError) as raised:
+        await server.start()
+    name = listener.replace("_", "-")
+    assert f"other machines would reach {name} on {host}:0 with neither TLS nor authentication" in str(raised.value)
+    assert "--insecure" in str(raised.value)
+    assert not (tmp_path / "data").exists()
+
+
+def test_each_further_listener_of_kafka_needs_a_guard_of_its_own():
+    further = "in=PLAINTEXT://0.0.0.0:0,out=SASL_PLAINTEXT://0.0.0.0:0?mechanisms=SCRAM-SHA-256"
+    assert [each.name for each in exposed_doors(Config(**CLOSED, kafka_listeners=further), DOORS)] == ["kafka-in"]
 
 
 def test_a_certificate_guards_doors_that_speak_tls_only():
