@@ -30,7 +30,8 @@ HEADINGS = {
 JUDGED = [
     *("", "/topics", "/topic?name=orders", "/topic?name=orders&tab=messages", "/topic?name=orders&tab=settings"),
     *("/queues", "/queue?topic=orders&name=mail", "/groups", "/group?name=billing", "/messages", "/alerts", "/clients"),
-    *("/dead-letters", "/cluster", "/apps"),
+    *("/dead-letters", "/cluster", "/apps", "/queue?topic=orders&name=mail&tab=messages", "/life?id=orders/0/0"),
+    *("/access", "/access?tab=rights", "/access?tab=check", "/access?tab=audit"),
 ]
 
 
@@ -76,6 +77,10 @@ def test_a_phone_has_a_menu_and_no_sideways_scroll(open_page: Open, console: Run
     page.get_by_role("link", name="Groups", exact=True).click()
     page.locator("h1", has_text="Groups").wait_for()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    for path in ("/queue?topic=orders&name=mail&tab=messages", "/life?id=orders/0/0", "/access?tab=rights"):
+        page.goto(f"{console.url}/local{path}")
+        page.locator("h1").first.wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
 
 
 def test_dark_and_light_follow_the_system_until_they_are_chosen(open_page: Open, console: Running) -> None:

@@ -74,7 +74,11 @@ async def show_users(page: Page) -> None:
     ]
     nothing = tables.empty(
         "No users yet",
-        "Whoever reaches the broker may do everything. Make users and give them roles, then set `authorization`.",
+        [
+            "Whoever reaches the broker may do everything. Make users and give them roles, then set ",
+            h("code", "authorization"),
+            ".",
+        ],
         "headrace user create ann && headrace role grant ann admin",
     )
     await listed(page, "/v1/users", "users", columns, nothing, "Users")

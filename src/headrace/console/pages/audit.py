@@ -35,7 +35,7 @@ async def show(page: Page) -> None:
     ]
     nothing = tables.empty(
         "Nothing is recorded",
-        "Nothing fits, or the broker keeps no audit: it does with `audit=on`, and by itself with `authorization`.",
+        "Nothing fits, or the broker keeps no audit. It does when it is told to, and where it asks for rights.",
         "headrace serve --audit on",
     )
     await listed(page, "/v1/audit", "entries", columns, nothing, "Audit", query)

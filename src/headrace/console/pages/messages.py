@@ -113,8 +113,7 @@ async def results(page: Page, by: str, words: str) -> int:
         return 0
     if not found.messages:
         advice = (
-            "Look in a longer time, or by something else. A topic with an index (the setting `index`) is "
-            "searched faster."
+            "Look in a longer time, or by something else. A topic with an index (its setting index) is searched faster."
         )
         page.show(
             h(

@@ -1,42 +1,37 @@
-"""The pipeline: jobs that write tables from topics, as the groups that they are to the broker, and how far they are."""
+"""The pipeline: tables of the lake and archives that follow topics, as the broker knows them, and how far they are."""
 
 from __future__ import annotations
 
-from headrace.console.client import models as m
-from headrace.console.client.transport import ApiError
 from headrace.console.figures.table import number
+from headrace.console.pages.pieces import Row, column
 from headrace.console.ui import formats, tables
-from headrace.console.ui.markup import h
-from headrace.console.ui.page import Page, failure
+from headrace.console.ui.lists import ListView
+from headrace.console.ui.markup import Child, h
+from headrace.console.ui.page import Page
+from headrace.console.ui.tables import ListQuery
 
 
 async def build(page: Page) -> None:
-    page.head("Pipeline", "Tables of the lake that follow topics, and the jobs that write them.")
-    try:
-        groups = await page.api.groups({"search": "*lake*", "limit": 100, "sort": "lag", "order": "desc"})
-        archives = await page.api.groups({"search": "*archive*", "limit": 100, "sort": "lag", "order": "desc"})
-    except ApiError as error:
-        page.show(h("div", failure(error), class_="card"))
-        return
-    jobs = {each.group: each for each in (*groups.groups, *archives.groups)}
-    if not jobs:
-        nothing = tables.empty(
-            "No job has read yet",
-            "A topic with the setting `lake` is written to a table by one job for all of them.",
-            "headrace topic config orders --set lake=parquet+/srv/orders && headrace pipeline lake",
-        )
-        page.show(h("div", nothing, class_="card"))
-        return
-    column = tables.Column[m.Group]
+    page.head("Pipeline", "Tables of the lake and archives that follow topics, and how far they are.")
+
+    async def fetch(query: ListQuery) -> tuple[list[Row], int]:
+        answer = await page.api.ask("GET", "/v1/pipeline", query.to_broker)
+        return answer["targets"], answer["total"]
+
+    def progress(row: Row) -> Child:
+        return formats.rate(sum(number(each, "committed_rate") for each in page.sampler.table.group(row["group"])))
+
     columns = [
-        column("Job", lambda g: h("a", g.group, href=page.link("/group", name=g.group)), "name"),
-        column("Topics", lambda g: ", ".join(g.topics[:4]), "clip"),
-        column("Lag", lambda g: formats.count(g.lag), "num"),
-        column("Behind by", lambda g: formats.milliseconds(g.lag_ms), "num"),
-        column(
-            "Progress",
-            lambda g: formats.rate(sum(number(row, "committed_rate") for row in page.sampler.table.group(g.group))),
-            "num",
-        ),
+        column("Topic", lambda r: h("a", str(r["topic"]), href=page.link("/topic", name=r["topic"])), "name", "topic"),
+        column("Goes to", lambda r: h("code", str(r["place"])) if r["place"] else "an archive", "clip"),
+        column("By the group", lambda r: h("a", str(r["group"]), href=page.link("/group", name=r["group"])), "clip"),
+        column("Lag", lambda r: formats.count(r["lag"]) if r["lag"] is not None else "see the group", "num", "lag"),
+        column("Behind by", lambda r: formats.milliseconds(r["stale_ms"]) if r["lag"] else "–", "num", "stale_ms"),
+        column("Progress", progress, "num"),
     ]
-    page.show(h("div", tables.table(columns, jobs.values(), "Jobs"), class_="card"))
+    nothing = tables.empty(
+        "No topic is written to a table",
+        "A topic with the setting lake is written to a table by one job for all of them.",
+        "headrace topic config orders --set lake=parquet+/srv/orders && headrace pipeline lake",
+    )
+    await ListView(page, "/pipeline", "topics", columns, fetch, nothing, "topic").show()

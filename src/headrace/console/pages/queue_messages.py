@@ -81,7 +81,7 @@ async def show_messages(page: Page, queue: m.Queue) -> None:
     for act in ACTS:
         page.on_change(act, lambda _, picks, act=act: _on_selected(page, queue, act, picks))
     buttons = [page.button(each.button, act, kind=each.kind) for act, each in ACTS.items()]
-    page.show(h("div", links, h("span", class_="grow"), buttons, class_="section", style="margin-top:0"))
+    page.show(h("div", links, h("span", class_="grow"), buttons, class_="section", style="margin-top:0;flex-wrap:wrap"))
     if state == "dead":
         dead = page.link("/dead-letters", topic=queue.dead_letter_topic)
         page.show(
@@ -129,7 +129,7 @@ async def show_messages(page: Page, queue: m.Queue) -> None:
         column("Key", lambda e: h("code", key_of(e)), "clip"),
         column("Value", lambda e: h("code", value_of(e)[:300]), "clip"),
     ]
-    if state in NOTES:
+    if state in NOTES and (state != "ready" or any(each.error for each in found.messages)):
         columns.append(column(NOTES[state], lambda e: _note(page, e), "clip"))
     further = (
         h(

@@ -27,6 +27,7 @@ from headrace.doors.http.api.handlers import (
     groups,
     half,
     lives,
+    pipeline,
     publish,
     queue_messages,
     queues,
@@ -57,7 +58,7 @@ MODULES = (
     *(topics, topic_settings),
     *(groups, queues, queue_messages, dead_letters, redrive, timers, half, transactions),
     *(quotas, figures, clients, cluster, whoami),
-    *(apps, alerts, registrations),
+    *(apps, alerts, registrations, pipeline),
     *(users, acls, audit),
 )
 ENDPOINTS = tuple(endpoints_of(*MODULES))
