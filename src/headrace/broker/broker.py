@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import structlog
@@ -104,7 +103,8 @@ class Broker:
             *(runtime, log, self.topics, self.timer, self.deduplication, self.overflow, self.transactions),
             *(self.metrics, self.security, self.quotas),
         )
-        self.quotas.on_changed.append(partial(self.publisher.admissions.invalidate_user, None))
+        self.quotas.on_changed.append(self.publisher.admissions.clear)
+        self.security.on_changed.append(self.groups.consumers.on_rights_changed)
         self.prepared = PreparedMessages(runtime, log, self.topics, self.publisher, config)
         self.rocketmq = RocketMqState(runtime, log, self.topics, config)
         self.positions = GroupPositions(self.groups.rocketmq)
@@ -118,9 +118,7 @@ class Broker:
         self.documents = Documents(runtime, log, self.topics, config)
         self.alert_lease = Lease()
         self.apps = Apps(runtime, log, self.unpacking)
-        self.registrations = Registrations(
-            runtime, self.documents, config.registration, lambda: self.security.notify(None)
-        )
+        self.registrations = Registrations(runtime, self.documents, config.registration, self.security.notify_all)
         if self.registrations.is_asked:
             self.security.is_registered = self.registrations.allows
             self.security.knows_registrations = lambda: self.registrations.is_known

@@ -106,7 +106,7 @@ async def test_a_change_of_rights_ends_admissions_of_that_user(start_broker: Sta
     broker.security.set_rules(rules)
     topic = await broker.topics.create("t", 1)
     admissions = {user: broker.publisher.admit(session_of(user), topic) for user in ("ann", "bob")}
-    broker.security.set_rules(rules[1:], "ann")
+    broker.security.set_rules(rules[1:], {"ann"})
     assert not admissions["ann"].valid
     assert admissions["bob"].valid
     with pytest.raises(NotAuthorized):

@@ -204,7 +204,7 @@ async def give_leader(door: KafkaDoor) -> None:
 
 
 async def change_rights(door: KafkaDoor) -> None:
-    door.broker.publisher.admissions.invalidate_user("")
+    door.broker.publisher.admissions.clear()
 
 
 async def authenticate_again(door: KafkaDoor) -> None:

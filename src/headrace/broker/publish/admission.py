@@ -15,7 +15,7 @@ A user that may not write gets none: asking raises NotAuthorized, so that no doo
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable, Iterator
 
 from headrace.broker.internal import is_protected
 from headrace.broker.metrics import Metrics
@@ -76,7 +76,7 @@ class Admissions:
         self._by_user: dict[str, set[tuple[Topic, Hashable]]] = {}
         topics.changed.append(self.invalidate_topic)
         log.on_partition_changed.append(lambda partition: self.invalidate_topic(partition.topic))
-        security.on_changed.append(self.invalidate_user)
+        security.invalidations.append(self.invalidate_users)
         security.on_authenticated.append(self.forget_session)
 
     def admit(self, session: Session, topic: Topic) -> Admission:
@@ -102,7 +102,8 @@ class Admissions:
         admissions of the user that it had."""
         if session.subject is not None:
             session.subject = None
-            self.invalidate_user(session.user)
+            for _ in self.invalidate_users((session.user,)):
+                pass
 
     def invalidate_topic(self, topic: Topic) -> None:
         """Something about a topic has changed: its sessions ask again."""
@@ -113,14 +114,28 @@ class Admissions:
             if not of_user:
                 del self._by_user[admission.user]
 
-    def invalidate_user(self, user: str | None) -> None:
-        """Something about a user, or about all, has changed: their sessions ask again."""
-        if user is None:
-            for topic in list(self._by_topic):
-                self.invalidate_topic(topic)
+    def clear(self) -> None:
+        """Something about everything has changed: all sessions ask again."""
+        for topic in list(self._by_topic):
+            self.invalidate_topic(topic)
+
+    def invalidate_users(self, users: Collection[str] | None) -> Iterator[None]:
+        """Something about users, or about all (None), has changed: their sessions ask again, one admission after the
+        other. Those that are made meanwhile are made of what is so now."""
+        for user in list(self._by_user) if users is None else users:
+            for topic, subject in list(self._by_user.get(user, ())):
+                self._drop(topic, subject)
+                yield
+
+    def _drop(self, topic: Topic, subject: Hashable) -> None:
+        by_subject = self._by_topic.get(topic, {})
+        admission = by_subject.pop(subject, None)
+        if admission is None:
             return
-        for topic, subject in self._by_user.pop(user, ()):
-            by_subject = self._by_topic[topic]
-            by_subject.pop(subject).valid = False
-            if not by_subject:
-                del self._by_topic[topic]
+        admission.valid = False
+        if not by_subject:
+            del self._by_topic[topic]
+        of_user = self._by_user[admission.user]
+        of_user.discard((topic, subject))
+        if not of_user:
+            del self._by_user[admission.user]

@@ -184,7 +184,7 @@ class Accounts:
             # First the user: its sessions are told why they end.
             changes = [self._user_table.drop((name,)), *(self._token_table.drop((each.id,)) for each in tokens)]
             await self._store.write([*changes, *self._security.grants.dropped_roles(name)])
-            self._security.notify_rules((name,))
+            await self._security.notify_rules((name,))
         self._record(session, "user.delete", name)
 
     def _check_room(self, more: int) -> None:

@@ -83,7 +83,7 @@ class GivenAdmins:
                     self._notes.put((), (*ids, given.id)[-IDS_MAX:]),
                 ]
             )
-            security.notify_rules((given.user,))
+            await security.notify_rules((given.user,))
         security.audit.record(GIVER, "user.create", Resource.USER, given.user)
         security.audit.record(GIVER, "role.grant", Resource.USER, given.user, detail=str(grant))
         return True

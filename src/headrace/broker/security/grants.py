@@ -82,7 +82,7 @@ class Grants:
             new = {key: rule for rule in rules if (key := _key_of(rule)) not in self._rules.values}
             self._check_room(len(new))
             await self._security.store.write([self._rules.put(key, rule) for key, rule in new.items()])
-            self._notify(new.values())
+            await self._notify(new.values())
         self._record(session, "acl.grant", new.values())
         return len(new)
 
@@ -94,7 +94,7 @@ class Grants:
             found = [[rule for rule in rules.values() if wanted.fits(rule)] for wanted in filters]
             gone = {_key_of(rule): rule for some in found for rule in some}
             await self._security.store.write([self._rules.drop(key) for key in gone])
-            self._notify(gone.values())
+            await self._notify(gone.values())
         self._record(session, "acl.revoke", gone.values())
         return found
 
@@ -109,10 +109,10 @@ class Grants:
         for rule in rules:
             self._security.audit.record(session, action, rule.resource, rule.name, detail=str(rule))
 
-    def _notify(self, rules: Iterable[Rule]) -> None:
+    async def _notify(self, rules: Iterable[Rule]) -> None:
         users = {rule.user for rule in rules}
         if users:
-            self._security.notify_rules(users)
+            await self._security.notify_rules(users)
 
     # --- roles --------------------------------------------------------------------------------------------------------
 
@@ -130,7 +130,7 @@ class Grants:
         async with self._security.store.changing():
             if changes := self.put_changes(grant):
                 await self._security.store.write(changes)
-                self._notify(rules)
+                await self._notify(rules)
         self._security.audit.record(session, "role.grant", Resource.USER, grant.user, detail=str(grant))
 
     async def revoke_role(self, session: Session, grant: Grant) -> None:
@@ -141,7 +141,7 @@ class Grants:
             if key not in self._roles.values:
                 raise InvalidRule(f"'{grant.user}' does not have the role {grant}. See `headrace role list`.")
             await self._security.store.write([self._roles.drop(key)])
-            self._notify(grant.rules())
+            await self._notify(grant.rules())
         self._security.audit.record(session, "role.revoke", Resource.USER, grant.user, detail=str(grant))
 
     def put_changes(self, grant: Grant) -> list[StoredChange]:

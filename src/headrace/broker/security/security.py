@@ -7,9 +7,10 @@ remembered until the rules change. What is refused is counted, logged and audite
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
-from weakref import WeakSet, ref
+from weakref import ref
 
 import structlog
 
@@ -24,9 +25,10 @@ from headrace.broker.security.index import RuleIndex
 from headrace.broker.security.rights import CLUSTER_NAME, OPERATIONS, Operation, Resource
 from headrace.broker.security.rules import ANY, Rule
 from headrace.broker.security.session import ANONYMOUS, Session
+from headrace.broker.security.sessions import Sessions
 from headrace.broker.security.store import SecurityStore
 from headrace.broker.security.users import Users
-from headrace.broker.security.watches import OnRevoked, Watch, Watches
+from headrace.broker.security.watches import ChangedUsers, OnRevoked, Watch, Watches
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.topics import Topics
 from headrace.errors import NotAuthorized, Unregistered
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger("headrace.security")
 
 OFF, LOG_ONLY = "off", "log-only"
+# What is forgotten between two turns of the loop after a change of rules: about half a millisecond.
+STEP_INVALIDATIONS = 512
 
 
 class Security:
@@ -50,9 +54,11 @@ class Security:
         """Asked for what is allowed, where use without a registration is noted or refused."""
         self.knows_registrations: Callable[[], bool] = lambda: True
         """Whether that is answered by what is registered: it may be unreadable as yet."""
-        self.on_changed: list[Callable[[str | None], None]] = []
-        """Called after the rights of a user have changed, with its name as sessions have it (empty: of clients that are
-        not authenticated); None: those of any user may have."""
+        self.on_changed: list[Callable[[ChangedUsers], None]] = []
+        """Called once after a change of the rights of some users, with their names as sessions have them (empty: of
+        clients that are not authenticated); None: those of any user may have changed."""
+        self.invalidations: list[Callable[[ChangedUsers], Iterator[None]]] = []
+        """Called likewise. What was let in before is forgotten in steps, all of them before the change returns."""
         self.on_authenticated: list[Callable[[Session], None]] = []
         """Called when a session is about to have another user, the same one anew, or none."""
         self.on_login: list[Callable[[Session], None]] = []
@@ -72,23 +78,23 @@ class Security:
         self._decisions: dict[Hashable, bool] = {}
         self._decisions_max = config.authorization_cache_max
         self._refusal_log = RateLimit()
-        self._sessions: WeakSet[Session] = WeakSet()
+        self._sessions = Sessions(self.end)
         self._expiring: dict[ref[Session], asyncio.TimerHandle] = {}
         self.accounts = Accounts(runtime, self, config)
         self.grants = Grants(self, config.rules_max)
         self.given_admins = GivenAdmins(self)
         self._watches = Watches(self)
-        self.store.on_followed.append(lambda: self.notify(None))
+        self.store.on_followed.append(self.notify_all)
 
     async def start(self) -> None:
         """Load users and rules. Raises PartitionOffline or CorruptLog."""
         await self.store.start()
-        self.notify(None)
+        self.notify_all()
 
     async def follow(self) -> None:
         """The same on a node that follows, and go on with what the leader changes."""
         await self.store.follow()
-        self.notify(None)
+        self.notify_all()
 
     async def stop(self) -> None:
         """Follow no more."""
@@ -166,10 +172,7 @@ class Security:
 
     def end_user(self, user: str, reason: str, token_id: str | None = None) -> None:
         """End all sessions of a user, or those of one of its tokens."""
-        for session in [each for each in self._sessions if each.user == user]:
-            identity = session.identity
-            if token_id is None or (identity is not None and identity.token_id == token_id):
-                self.end(session, reason)
+        self._sessions.end(user, reason, token_id)
 
     def subject(self, session: Session) -> Hashable:
         """What the rights of a session depend on: those with the same one have the same."""
@@ -240,26 +243,34 @@ class Security:
         for rule in added:
             self._index.put(rule)
 
-    def set_rules(self, rules: Iterable[Rule], user: str | None = None) -> None:
-        """Have these rules in force and no others, which changes the rights of one user, or of any. They are not
+    def set_rules(self, rules: Iterable[Rule], users: ChangedUsers = None) -> None:
+        """Have these rules in force and no others, which changes the rights of some users, or of any. They are not
         stored: that is for `Grants`."""
         self._index = RuleIndex(rules)
-        self.notify(user)
+        for _ in self._notify(users):
+            pass
 
-    def notify_rules(self, users: Iterable[str]) -> None:
-        """Rules about these users, as rules name them, have changed."""
+    async def notify_rules(self, users: Iterable[str]) -> None:
+        """Rules about these users, as rules name them, have changed: return once nothing is let in by those before."""
         named = set(users)
-        if ANY in named:
-            self.notify(None)
-        else:
-            for user in named:
-                self.notify("" if user == ANONYMOUS else user)
+        changed = None if ANY in named else frozenset("" if user == ANONYMOUS else user for user in named)
+        steps = self._notify(changed)
+        for _ in steps:
+            for _ in islice(steps, STEP_INVALIDATIONS):
+                pass
+            await asyncio.sleep(0)
 
-    def notify(self, user: str | None) -> None:
-        """The rights of a user, as sessions name it, or of any, have changed."""
-        self._decisions.clear()
+    def notify_all(self) -> None:
+        """The rights of any user may have changed, and the loop has nothing else to do before that counts."""
+        for _ in self._notify(None):
+            pass
+
+    def _notify(self, users: ChangedUsers) -> Iterator[None]:
+        self._decisions = {}
         for call in self.on_changed:
-            call(user)
+            call(users)
+        for invalidate in self.invalidations:
+            yield from invalidate(users)
 
     # --- sessions -----------------------------------------------------------------------------------------------------
 
@@ -267,7 +278,7 @@ class Security:
         """Give a session an identity: its first, another one, or the same anew."""
         self._forget(session)
         session.identity, session.user, session.scope = identity, identity.user, identity.scope
-        self._sessions.add(session)
+        self._sessions.add(session, identity)
         self.audit.record(session, "login", detail=identity.how)
         if identity.expires_at is not None:
             self._expire_later(ref(session, self._discard), identity.expires_at)

@@ -8,7 +8,8 @@ again within moments, and what has lost it is called back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from headrace.broker.security.rights import Operation, Resource
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 # Rights that are asked for again between two turns of the loop: about half a millisecond.
 STEP_WATCHES = 128
 
+ChangedUsers = Collection[str] | None
+"""Of users whose rights have changed, the names that their sessions have; None: any may be one."""
 OnRevoked = Callable[[NotAuthorized], None]
 
 
@@ -63,8 +66,10 @@ class Watches:
         self._security = security
         # By session, because a session's user changes.
         self._by_session: dict[Session, set[Watch]] = {}
-        # Sessions whose rights may have changed.
+        # Whose rights may have changed: all sessions of these users, of any (None), and single ones.
+        self._users: frozenset[str] | None = frozenset()
         self._due: dict[Session, None] = {}
+        self._looking: Iterator[None] | None = None
         self._handle: asyncio.Handle | None = None
         security.on_changed.append(self._on_changed)
         security.on_authenticated.append(self._ask_later)
@@ -83,30 +88,49 @@ class Watches:
         if not watches:
             del self._by_session[watch.session]
 
-    def _on_changed(self, user: str | None) -> None:
-        for session in self._by_session:
-            if user in (None, session.user):
-                self._ask_later(session)
+    def _on_changed(self, users: ChangedUsers) -> None:
+        if self._by_session:
+            self._users = None if users is None or self._users is None else frozenset(users) | self._users
+            self._schedule()
 
     def _ask_later(self, session: Session) -> None:
-        if session not in self._by_session:
-            return
-        self._due[session] = None
-        if self._handle is None:
-            self._handle = asyncio.get_running_loop().call_soon(self._ask)
+        if session in self._by_session:
+            self._due[session] = None
+            self._schedule()
 
-    def _ask(self) -> None:
-        """Ask for some of the rights again."""
+    def _schedule(self) -> None:
+        if self._handle is None:
+            self._handle = asyncio.get_running_loop().call_soon(self._step)
+
+    def _step(self) -> None:
+        """Look at some of the sessions and their rights."""
         self._handle = None
-        asked = 0
-        while self._due and asked < STEP_WATCHES:
-            session = next(iter(self._due))
-            del self._due[session]
-            for watch in list(self._by_session.get(session, ())):
-                asked += 1
-                if watch.is_over or self._security.allows(session, watch.operation, watch.resource, watch.name):
-                    continue
+        looking = self._looking if self._looking is not None else self._look()
+        taken = sum(1 for _ in islice(looking, STEP_WATCHES))
+        self._looking = looking if taken == STEP_WATCHES else None
+        if self._looking is not None or self._has_changed:
+            self._schedule()
+
+    @property
+    def _has_changed(self) -> bool:
+        return bool(self._due) or self._users is None or bool(self._users)
+
+    def _look(self) -> Iterator[None]:
+        """Ask for all rights again that may have gone. After each session and each right there may be a pause."""
+        while self._has_changed:
+            users, self._users = self._users, frozenset()
+            due, self._due = self._due, {}
+            for session in due:
+                yield from self._ask(session)
+            for session in list(self._by_session) if users is None or users else ():
+                if users is None or session.user in users:
+                    yield from self._ask(session)
+                yield
+
+    def _ask(self, session: Session) -> Iterator[None]:
+        for watch in list(self._by_session.get(session, ())):
+            if not watch.is_over and not self._security.allows(session, watch.operation, watch.resource, watch.name):
                 watch.end()
-                watch.on_revoked(NotAuthorized(watch.operation.name, watch.resource.name, watch.name))
-        if self._due:
-            self._handle = asyncio.get_running_loop().call_soon(self._ask)
+                error = NotAuthorized(watch.operation.name, watch.resource.name, watch.name)
+                asyncio.get_running_loop().call_soon(watch.on_revoked, error)
+            yield

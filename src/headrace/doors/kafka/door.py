@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -155,10 +155,14 @@ class KafkaDoor(BufferedAcceptor[Connection]):
         if self.broker.log.is_replicated:
             self._expire()
 
-    def _on_rights_changed(self, user: str | None) -> None:
-        """Long polls of that user, or of any, look again: they may have lost what they read."""
-        self.readable.forget(user)
-        waiting = [each for each in self.connections if each.fetching is not None and user in (None, each.session.user)]
+    def _on_rights_changed(self, users: Collection[str] | None) -> None:
+        """Long polls of these users, or of any, look again: they may have lost what they read."""
+        self.readable.forget(users)
+        waiting = [
+            each
+            for each in self.connections
+            if each.fetching is not None and (users is None or each.session.user in users)
+        ]
         self._wake(waiting)
 
     def _wake(self, waiting: list[Connection]) -> None:

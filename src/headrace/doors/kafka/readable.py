@@ -7,7 +7,7 @@ look again.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 
 from headrace.broker.security import Operation, Resource, Security, Session
 from headrace.log.interface import Topic
@@ -60,8 +60,8 @@ class ReadableTopics:
             for readable in self._by_subject.values():
                 readable.topics.discard(topic)
 
-    def forget(self, user: str | None) -> None:
-        """The rights of a user, or of any, have changed."""
-        gone = [each for each, known in self._by_subject.items() if user is None or known.user == user]
+    def forget(self, users: Collection[str] | None) -> None:
+        """The rights of these users, or of any, have changed."""
+        gone = [each for each, known in self._by_subject.items() if users is None or known.user in users]
         for subject in gone:
             self._by_subject.pop(subject).valid = False
