@@ -31,6 +31,7 @@ class ConsumerStage:
         self.settings = GroupSettings(session_ms=45_000, heartbeat_ms=5_000)
         self.catalogue: Any = {}
         self.catalogue_turn = 0
+        self.is_guarded = False
         self.failing = Problem.NONE
         self.hold = False
         self.waiting: list[Callable[[], None]] = []

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from headrace.broker.groups.consumer import subscriptions as module
 from headrace.broker.groups.consumer.consumer_member import Traits
 from headrace.broker.groups.consumer.subscriptions import Subscriptions
+from headrace.broker.groups.consumer.viewer import HeldViewer, UserViewer
 
 
 class Catalogue(dict[str, Any]):
@@ -140,3 +141,68 @@ def test_a_topic_made_anew_is_another() -> None:
     known.renew(catalogue.turn, catalogue)
     assert known.of("x") == {new} == known.sizes.keys()
     assert known.fingerprint != before
+
+
+def sees(*names: str, subject: str = "ann") -> UserViewer:
+    return UserViewer(subject, lambda asked: [each for each in asked if each in names])
+
+
+def test_a_pattern_means_what_the_member_may_see() -> None:
+    catalogue, known = Catalogue(), Subscriptions()
+    a, a1 = catalogue.make("a"), catalogue.make("a1")
+    for member in "xyz":
+        known.put(member, Traits(pattern="a.*"))
+    known.view("x", sees("a"))
+    known.view("y", sees("a", "a1", subject="bob"))
+    known.renew(catalogue.turn, catalogue)
+    assert [known.of(each) for each in "xyz"] == [{a}, {a, a1}, {a, a1}]
+    # What only the hidden one's topics would have been is not the group's.
+    known.drop("y")
+    known.drop("z")
+    known.renew(catalogue.turn, catalogue)
+    assert (known.names, known.sizes) == ({"a"}, {a: 1})
+    # Names are checked with the heartbeat that has them.
+    known.put("z", Traits(topics=("a1",)))
+    known.view("z", sees())
+    known.renew(catalogue.turn, catalogue)
+    assert known.of("z") == {a1}
+    assert known.names == {"a", "a1"}
+
+
+def test_rights_that_change_are_seen_where_the_groups_topics_stay_the_same() -> None:
+    catalogue, known = Catalogue(), Subscriptions()
+    a, a1 = catalogue.make("a"), catalogue.make("a1")
+    names = ["a"]
+    viewer = UserViewer("ann", lambda asked: [each for each in asked if each in names])
+    for member in "xy":
+        known.put(member, Traits(pattern="a.*"))
+    known.view("x", viewer)
+    known.view("y", sees("a", "a1", subject="bob"))
+    known.renew(catalogue.turn, catalogue)
+    fingerprint = known.fingerprint
+    assert not known.has_shifted
+    names.append("a1")
+    catalogue.turn += 1
+    known.renew(catalogue.turn, catalogue)
+    assert (known.fingerprint, known.has_shifted, known.of("x")) == (fingerprint, True, {a, a1})
+    known.has_shifted = False
+    # Another user who sees the same; then one who does not.
+    known.view("x", sees("a", "a1", subject="cid"))
+    known.renew(catalogue.turn, catalogue)
+    assert not known.has_shifted
+    known.view("x", sees("a1", subject="dan"))
+    known.renew(catalogue.turn, catalogue)
+    assert (known.has_shifted, known.of("x")) == (True, {a1})
+
+
+def test_a_restored_member_keeps_what_it_had_until_it_is_heard_of() -> None:
+    catalogue, known = Catalogue(), Subscriptions()
+    a = catalogue.make("a")
+    known.put("x", Traits(pattern="a.*"))
+    known.view("x", HeldViewer(frozenset({a})))
+    a1 = catalogue.make("a1")
+    known.renew(catalogue.turn, catalogue)
+    assert known.of("x") == {a}
+    known.view("x", None)
+    known.renew(catalogue.turn, catalogue)
+    assert (known.of("x"), known.has_shifted) == ({a, a1}, True)

@@ -8,7 +8,7 @@ migration policy `disabled`).
 from __future__ import annotations
 
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -48,6 +48,7 @@ class ConsumerCoordinator:
         self.own_settings: Callable[[str], Mapping[str, str]] = lambda group_id: {}
         """What is set for one group, by Kafka's names."""
         self.catalogue_turn = 0
+        self.is_guarded = config.authorization != "off"
         self._runtime = runtime
         self._topics = topics
         topics.changed.append(self._catalogue_changes)
@@ -123,6 +124,10 @@ class ConsumerCoordinator:
     def write(self, group_id: str, changes: Sequence[Change], stored: Callable[[Problem], None]) -> None:
         """Write changes of a group."""
         self._shards.home(group_id).append(changes, stored)
+
+    def on_rights_changed(self, users: Collection[str] | None) -> None:
+        """Patterns may mean other topics: each group looks again with its next heartbeat."""
+        self.catalogue_turn += 1
 
     def _catalogue_changes(self, topic: Topic) -> None:
         self.catalogue_turn += 1

@@ -46,6 +46,7 @@ from headrace.broker.groups.consumer.places import NOWHERE, Places, join
 from headrace.broker.groups.consumer.reconciliation import follow
 from headrace.broker.groups.consumer.settings import GroupSettings
 from headrace.broker.groups.consumer.subscriptions import compile_pattern
+from headrace.broker.groups.consumer.viewer import HeldViewer
 from headrace.broker.groups.deadline import Deadline
 from headrace.broker.groups.members import GROUP_BYTES_MAX
 from headrace.broker.groups.offsets import GroupOffsets, TopicPartition
@@ -73,7 +74,12 @@ class ConsumerHost(Storage, Protocol):
     def catalogue(self) -> Mapping[str, Topic]: ...
     @property
     def catalogue_turn(self) -> int:
-        """A number that rises when the catalogue changes."""
+        """A number that rises when the catalogue, or who may see what of it, changes."""
+        ...
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether members may see some topics and not others."""
         ...
 
 
@@ -137,6 +143,7 @@ class ConsumerGroup:
         if traits.pattern and (known is None or traits.pattern != known.traits.pattern):
             self._judge_pattern(traits.pattern)
         member = self._hear(beat, known, traits)
+        self.roster.subscriptions.view(member.member_id, beat.viewer)
         self._look()
         self._assign()
         self._follow(member, beat.owned)
@@ -265,7 +272,10 @@ class ConsumerGroup:
         # Where a member's release was not written, the member that has the partition now is in a later epoch.
         for member in sorted(members, key=lambda each: each.position.epoch):
             self.roster.enter(member)
-            self._targets[member.member_id] = stored.targets.get(member.member_id, NOWHERE)
+            target = self._targets[member.member_id] = stored.targets.get(member.member_id, NOWHERE)
+            if self._host.is_guarded:
+                held = frozenset((*target, *member.position.assigned))
+                self.roster.subscriptions.view(member.member_id, HeldViewer(held))
 
     def resume(self) -> None:
         """Start the sessions of restored members: each has its whole timeout to be heard of."""
@@ -387,8 +397,9 @@ class ConsumerGroup:
     def _look(self) -> None:
         """See whether the topics that the group reads have changed."""
         self.roster.subscriptions.renew(self._host.catalogue_turn, self._host.catalogue)
-        if self._fingerprint != self.roster.subscriptions.fingerprint:
-            self._fingerprint = self.roster.subscriptions.fingerprint
+        subscriptions = self.roster.subscriptions
+        if self._fingerprint != subscriptions.fingerprint or subscriptions.has_shifted:
+            self._fingerprint, subscriptions.has_shifted = subscriptions.fingerprint, False
             self._raise_epoch()
 
     def _assign(self) -> None:

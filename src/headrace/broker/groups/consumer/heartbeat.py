@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.broker.groups.consumer.places import Places
+from headrace.broker.groups.consumer.viewer import Viewer
 from headrace.broker.groups.protocol import Problem
 
 JOINING = 0
@@ -31,6 +32,8 @@ class Heartbeat:
     owned: Places | None = None
     client_id: str = ""
     client_host: str = ""
+    viewer: Viewer | None = None
+    """Which topics a pattern of the member can mean; None: all."""
 
     @property
     def is_full(self) -> bool:

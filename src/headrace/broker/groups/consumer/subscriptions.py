@@ -16,6 +16,7 @@ import structlog
 
 from headrace.broker.fields import INT32, INT64
 from headrace.broker.groups.consumer.consumer_member import Traits
+from headrace.broker.groups.consumer.viewer import Viewer
 from headrace.broker.groups.protocol import GroupError, Problem
 from headrace.log.interface import Topic
 
@@ -46,8 +47,8 @@ def compile_pattern(pattern: str) -> Any:
         ) from None
 
 
-Wish = tuple[tuple[str, ...], str]
-"""Names, and a pattern. Most members of a group have the same."""
+Wish = tuple[tuple[str, ...], str, Viewer | None]
+"""Names, a pattern, and which topics it can mean (None: all). Most members of a group have the same."""
 
 
 class Subscriptions:
@@ -59,8 +60,12 @@ class Subscriptions:
         self.sizes: dict[UUID, int] = {}
         self.fingerprint = 0
         """A number that differs where the topics or their partitions do; where there are none, 0."""
+        self.has_shifted = False
+        """Whether, since this was last set back, a member of a pattern got other topics than it had."""
         self.patterns: Counter[str] = Counter()
         self._wishes: dict[str, Wish] = {}
+        # What members with a viewer had when this was last renewed.
+        self._had: dict[str, frozenset[UUID]] = {}
         self._wishing: Counter[Wish] = Counter()
         self._meaning: dict[Wish, frozenset[UUID]] = {}
         # The catalogue's turn that this is true for, and whether it is of the wishes as they are.
@@ -76,16 +81,28 @@ class Subscriptions:
 
     def put(self, member_id: str, traits: Traits) -> None:
         """A member has come, or wishes for something else."""
-        self.drop(member_id)
-        wish = self._wishes[member_id] = (traits.topics, traits.pattern)
+        before = self._wishes.get(member_id)
+        self._replace(member_id, (traits.topics, traits.pattern, before[2] if before and traits.pattern else None))
+
+    def view(self, member_id: str, viewer: Viewer | None) -> None:
+        """A member is heard of as this one. Without a pattern it does not matter: names are checked as they come."""
+        names, pattern, before = self._wishes[member_id]
+        if pattern and viewer != before:
+            self._replace(member_id, (names, pattern, viewer))
+
+    def _replace(self, member_id: str, wish: Wish) -> None:
+        self.drop(member_id, had=True)
+        self._wishes[member_id] = wish
         if wish not in self._wishing:
             self._renewed = False
         self._wishing[wish] += 1
-        if traits.pattern:
-            self.patterns[traits.pattern] += 1
+        if wish[1]:
+            self.patterns[wish[1]] += 1
 
-    def drop(self, member_id: str) -> None:
-        """A member has gone."""
+    def drop(self, member_id: str, *, had: bool = False) -> None:
+        """A member has gone; or it wishes for something else, and what it had counts."""
+        if not had:
+            self._had.pop(member_id, None)
         wish = self._wishes.pop(member_id, None)
         if wish is None:
             return
@@ -104,16 +121,45 @@ class Subscriptions:
         # Many members, each with a name of its own beside a pattern, must not cost what the pattern matches each time.
         self._meaning = {}
         for wish in self._wishing:
-            matched = self._matched[wish[1]][1] if wish[1] else frozenset[UUID]()
+            matched = self._visible(wish, catalogue)
             named = {catalogue[name].id for name in wish[0] if name in catalogue}
             self._meaning[wish] = matched if named <= matched else matched | named
         names = NONE.union(*(names for names, _ in self._matched.values()), *(wish[0] for wish in self._wishing))
+        if any(wish[2] is not None for wish in self._wishing):
+            # Of what patterns match, that which a member sees.
+            meant = frozenset[UUID]().union(*self._meaning.values())
+            by_name = NONE.union(*(wish[0] for wish in self._wishing))
+            names = by_name | {name for name in names if name in catalogue and catalogue[name].id in meant}
         found = [catalogue[name] for name in names if name in catalogue]
         sizes = {topic.id: len(topic.partitions) for topic in found}
+        self._compare()
         if sizes != self.sizes:
             self.fingerprint = _fingerprint(sizes)
         self.names, self.sizes = names, sizes
         self._renewed = True
+
+    def _visible(self, wish: Wish, catalogue: Mapping[str, Topic]) -> frozenset[UUID]:
+        """What a member's pattern means."""
+        _, pattern, viewer = wish
+        if not pattern:
+            return frozenset()
+        names, ids = self._matched[pattern]
+        if viewer is None:
+            return ids
+        seen = viewer.visible(names, catalogue)
+        return ids if seen is names else frozenset(catalogue[name].id for name in seen)
+
+    def _compare(self) -> None:
+        """See whether rights have given a member other topics, where all of the group may be the same."""
+        had, self._had = self._had, {}
+        for member_id, wish in self._wishes.items():
+            if wish[2] is None and member_id not in had:
+                continue
+            means = self._meaning[wish]
+            if had.get(member_id, means) != means:
+                self.has_shifted = True
+            if wish[2] is not None:
+                self._had[member_id] = means
 
     def _match(self, turn: int, catalogue: Mapping[str, Topic]) -> None:
         """Only names and patterns that are new are tried: a pattern of a large group meets many."""

@@ -9,13 +9,15 @@ their own ids. The reply comes when what the heartbeat changed is durable.
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 from headrace.broker.groups import Problem
 from headrace.broker.groups.consumer.heartbeat import Heartbeat
 from headrace.broker.groups.consumer.places import Places
-from headrace.broker.security import Operation, Resource
+from headrace.broker.groups.consumer.viewer import UserViewer
+from headrace.broker.security import Operation, Resource, Session
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.errors import error_code
 from headrace.errors import NotAuthorized
@@ -43,6 +45,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
         owned=None if owned is None else owned_places(owned),
         client_id=call.client_id or "",
         client_host="/" + call.client_host,
+        viewer=viewer_of(call),
     )
     draws_id = call.version < _MEMBERS_DRAW_IDS_FROM
     answer = await call.broker.groups.consumers.heartbeat(request.group_id, beat, draws_id=draws_id)
@@ -58,6 +61,18 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
         "heartbeat_interval": answer.heartbeat_ms,
         "assignment": None if answer.assignment is None else {"topic_partitions": shown(answer.assignment)},
     }
+
+
+def viewer_of(call: Call) -> UserViewer | None:
+    """Which topics the member's patterns can mean."""
+    security = call.broker.security
+    if not security.is_enforced:
+        return None
+    session = call.connection.session
+    # It stands for the member when this connection has gone, or is another user's.
+    user = Session(user=session.user, host=session.host, client_id=session.client_id, door=session.door)
+    user.scope = session.scope
+    return UserViewer(security.subject(session), partial(security.visible, user, Resource.TOPIC))
 
 
 def owned_places(topics: Any) -> Places:
