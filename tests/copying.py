@@ -21,7 +21,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AioPartition
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.structs import OffsetAndMetadata
 from kafka.structs import TopicPartition as PyPartition
@@ -206,7 +206,7 @@ def confluent_copier(address: str, name: str, journal: Journal, isolation: str =
     while True:
         got = consumer.consume(chance.choice((1, 5, 20)), 0.2)
         for error in (each.error() for each in got):
-            if error is not None and error.fatal():
+            if error is not None and (error.fatal() or error.code() == KafkaError._FATAL):
                 # Nothing more comes, for instance because a late request has fenced this member: begin anew.
                 raise KafkaException(error)
         found = [each for each in got if each.error() is None]
