@@ -243,7 +243,8 @@ def test_a_live_consumer(admin: Admin, serving: ServeProcess, raw: Raw, topic: s
     wait_until(lambda: all(row[2] == 0 for row in progress(admin, group).values()))
 
     connection = admin("consumerConnection", "-g", group)
-    assert ("MessageModel: CLUSTERING" in connection, "V5_3_2" in connection, topic in connection) == (True,) * 3
+    version = f"V{clients.version.replace('.', '_')}"
+    assert ("MessageModel: CLUSTERING" in connection, version in connection, topic in connection) == (True,) * 3
     client_id = raw.json(Request.GET_CONSUMER_LIST_BY_GROUP, consumerGroup=group)["consumerIdList"][0]
     running = admin("consumerStatus", "-g", group, "-i", client_id)
     assert ("#Consumer Subscription#" in running, topic in running) == (True, True)
