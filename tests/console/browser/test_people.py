@@ -245,6 +245,7 @@ def test_users_rights_and_tokens_are_given_and_what_was_done_is_recorded(secured
     token = shown.inner_text()
     assert len(token) > 20
     page.keyboard.press("Escape")
+    page.get_by_text(token).first.wait_for(state="detached")
     page.get_by_role("row").filter(has_text="for the robot").wait_for()
     assert token not in page.content(), "it is shown once"
     robot = open_page(f"{secured.url}/local/topics", REFUSED)
