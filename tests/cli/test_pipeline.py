@@ -165,7 +165,7 @@ def test_what_is_missing_is_said_before_spark_is_started(
         (("logs", "--to", "x", "--plot", "x.bmpx"), "its name ends in one of .*png"),
         (("logs", "--to", "x", "--plot", "nowhere/x.png"), "there is no such folder"),
         (("replay",), "into .a topic. or to .a folder. says where records go. Give one of them .got none."),
-        (("replay", "--into", "y", "--per", "cell"), "per frame, batches, pandas, rows, not 'cell'"),
+        (("replay", "--into", "y", "--per", "cell"), "per must be one of frame, batches, pandas, rows .got 'cell'"),
         (("replay", "--into", "y", "--function", "nowhere:f"), "the function 'nowhere:f' cannot be had"),
         (("replay", "--to", "y", "--speed", "2"), "a speed is for a topic"),
         (("sessions", "--to", "q"), "--checkpoint is missing. Give the folder"),

@@ -92,7 +92,7 @@ async def test_what_else_belongs_to_it(served: Served):
         ("?deliver_at=99999999999999", {}, "25 years"),
         ("?deliver_at=1000000000000000000000", {}, "deliver_at"),
         ("?key=a", LINES, "key"),
-        ("?header.a=b", LINES, "a is nothing"),
+        ("?header.a=b", LINES, "a does not apply"),
         ("?dedup_id=1", BATCH, "dedup_id"),
         ("", STRUCTURED, "JSON"),
     ],
