@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from headrace.broker.groups.classic_state import Stored
 from headrace.broker.groups.group import Group
+from headrace.broker.groups.group_codec import StoredGroup
 from headrace.broker.groups.protocol import Joined, JoinRequest, Leaver, Problem, Synced, SyncRequest
 
 RANGE = (("range", b"r"),)
@@ -76,6 +77,8 @@ class Stage:
         self.failing = Problem.NONE
         self.waiting: list[Stored] = []
         self.stores: list[tuple[int, dict[str, bytes]]] = []
+        self.record: StoredGroup | None = None
+        """What a restart would find."""
         self.vacancies = 0
         self._drawn = 0
 
@@ -86,12 +89,18 @@ class Stage:
         self._drawn += 1
         return f"{prefix}-{self._drawn}"
 
-    def store(self, group: Group, assignments: Mapping[str, bytes], stored: Stored) -> None:
-        self.stores.append((group.generation, dict(assignments)))
+    def store(self, group_id: str, record: StoredGroup, stored: Stored) -> None:
+        self.stores.append((record.generation, {each.member_id: each.assignment for each in record.members}))
+
+        def done(problem: Problem) -> None:
+            if problem is Problem.NONE:
+                self.record = record
+            stored(problem)
+
         if self.hold:
-            self.waiting.append(stored)
+            self.waiting.append(done)
         else:
-            stored(self.failing)
+            done(self.failing)
 
     def settle(self) -> None:
         waiting, self.waiting = self.waiting, []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.broker.groups.stage import Stage, join_request, joined, leave, stable, sync_request, synced
 
 from headrace.broker.groups.group import Group
@@ -304,6 +305,33 @@ def test_static_return_while_completing_rebalances() -> None:
     assert synced(waiting).problem is Problem.UNKNOWN_MEMBER_ID
     back = joined(group.join(join_request(instance_id="i")))
     assert back.generation == first.generation + 1
+
+
+@pytest.mark.parametrize("problem", [Problem.NONE, Problem.COORDINATOR_NOT_AVAILABLE])
+def test_static_return_in_a_rebalance_is_stored_before_the_member_knows(problem: Problem) -> None:
+    stage, group = new_group()
+    (old,) = stable(group, 1, instance_id="i", protocols=(("range", b"old"),))
+    stage.hold, stage.failing = True, problem
+    other = group.join(join_request())
+    back = group.join(join_request(instance_id="i", protocols=(("range", b"new"),)))
+    assert group.state is State.COMPLETING
+    assert not other.done()
+    assert not back.done()
+    stage.settle()
+    assert {joined(other).problem, joined(back).problem} == {problem}
+    restarted = Group("g", stage)
+    assert stage.record is not None
+    restarted.restore(stage.record)
+    if problem is Problem.NONE:
+        # It joins again, as itself.
+        assert joined(back).generation == 2
+        assert restarted.heartbeat(joined(back).member_id, "i", 2) is Problem.ILLEGAL_GENERATION
+        assert restarted.heartbeat(old.member_id, "i", 1) is Problem.FENCED_INSTANCE_ID
+        assert restarted.roster.leader == joined(back).member_id
+        (member,) = restarted.roster
+        assert member.assignment == old.member_id.encode(), "what it had until then"
+    else:
+        assert restarted.heartbeat(old.member_id, "i", 1) is Problem.NONE
 
 
 def test_static_twin_fences_a_waiting_join() -> None:

@@ -154,13 +154,20 @@ class GroupMachine(RuleBasedStateMachine):
             assert self.group.generation in self.brought
 
     @invariant()
+    def a_restart_fences_no_other(self) -> None:
+        """A static member that knows its id goes by it in what is stored, or is unknown there."""
+        stored = {} if self.stage.record is None else {m.instance_id: m.member_id for m in self.stage.record.members}
+        for client in self.all:
+            if client.instance_id and client.member_id == self.group.roster.holder(client.instance_id):
+                assert stored.get(client.instance_id, client.member_id) == client.member_id
+
+    @invariant()
     def nothing_is_lost(self) -> None:
         """Every open future is known to the group, which alone can answer it."""
         known = {id(each.join) for each in self.group.roster} | {id(each.sync) for each in self.group.roster}
-        # A static member's return waits for the storage.
-        slack = len(self.stage.waiting)
-        lost = [each for client in self.all for each in client.joins if id(each) not in known]
-        assert len(lost) <= slack
+        # Joins of static members that return, and of those with them, wait for the storage.
+        if not self.stage.waiting:
+            assert all(id(each) in known for client in self.all for each in client.joins)
         assert all(id(sync) in known for client in self.all for _, sync in client.syncs)
 
     def teardown(self) -> None:

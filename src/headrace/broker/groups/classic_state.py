@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from headrace.broker.groups.deadline import Deadline, Loop
@@ -38,8 +39,8 @@ class Host(Protocol):
     def initial_delay(self) -> float: ...
     def now_ms(self) -> int: ...
     def draw_member_id(self, prefix: str) -> str: ...
-    def store(self, group: ClassicState, assignments: Mapping[str, bytes], stored: Stored) -> None:
-        """Write the group with these assignments; say when it is durable, or why it will not be. Never raises."""
+    def store(self, group_id: str, record: StoredGroup, stored: Stored) -> None:
+        """Write a group's record; say when it is durable, or why it will not be. Never raises."""
         ...
 
     def vacated(self, group: ClassicState) -> None:
@@ -63,6 +64,8 @@ class ClassicState:
         self.protocol_name: str | None = None
         self.roster = Roster()
         self._host = host
+        # What a restart, or the next leader of a group of nodes, would find.
+        self._stored: StoredGroup | None = None
         # Ids that were handed out and have not come back yet.
         self._pending: dict[str, Deadline] = {}
 
@@ -132,8 +135,40 @@ class ClassicState:
             for member in self.roster
         )
 
+    def _store(self, record: StoredGroup, stored: Stored) -> None:
+        """Write a record of the group, and remember it once it is durable."""
+
+        def done(problem: Problem) -> None:
+            if problem is Problem.NONE:
+                self._stored = record
+            stored(problem)
+
+        self._host.store(self.group_id, record, done)
+
+    def _renamed(self) -> StoredGroup | None:
+        """What is stored, with the member ids that static members go by now; None: it has them, or none else."""
+        if self._stored is None:
+            return None
+        members = tuple(self._rename(each) for each in self._stored.members)
+        if members == self._stored.members:
+            return None
+        leader = next(
+            (
+                new.member_id
+                for old, new in zip(self._stored.members, members, strict=True)
+                if old.member_id == self._stored.leader
+            ),
+            self._stored.leader,
+        )
+        return replace(self._stored, leader=leader, members=members)
+
+    def _rename(self, stored: StoredMember) -> StoredMember:
+        holder = self.roster.holder(stored.instance_id)
+        return stored if holder in (None, stored.member_id) else replace(stored, member_id=holder)
+
     def restore(self, stored: StoredGroup) -> None:
         """Become what was stored. Sessions start with `resume`."""
+        self._stored = stored
         self.generation = stored.generation
         self.protocol_type = stored.protocol_type or None
         self.protocol_name = stored.protocol_name

@@ -25,6 +25,7 @@ from headrace.broker.groups.group import Group
 from headrace.broker.groups.group_codec import (
     NO_EXPIRY,
     Committed,
+    StoredGroup,
     write_group,
     write_group_key,
 )
@@ -413,10 +414,9 @@ class GroupCoordinator:
         """A member id that is new: what the client calls itself, and random bits."""
         return f"{prefix[:255]}-{UUID(bytes=self._runtime.random.bytes(16), version=4)}"
 
-    def store(self, group: ClassicState, assignments: Mapping[str, bytes], stored: Stored) -> None:
-        """Write a group as it is, with these assignments."""
-        change = write_group_key(group.group_id), write_group(group.stored(assignments))
-        self._shards.home(group.group_id).append([change], stored)
+    def store(self, group_id: str, record: StoredGroup, stored: Stored) -> None:
+        """Write a group's record."""
+        self._shards.home(group_id).append([(write_group_key(group_id), write_group(record))], stored)
 
     def vacated(self, group: ClassicState) -> None:
         """A group has no members left."""

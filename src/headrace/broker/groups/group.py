@@ -103,7 +103,7 @@ class Group(ClassicState):
                 log.warning("the assignment of a group is too large", group=self.group_id, limit=GROUP_BYTES_MAX)
                 stored(Problem.UNKNOWN_SERVER_ERROR)
             else:
-                self._host.store(self, assignments, stored)
+                self._store(self.stored(assignments), stored)
         return answer
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int) -> Problem:
@@ -254,7 +254,7 @@ class Group(ClassicState):
             assignments = {each.member_id: each.assignment for each in self.roster}
             # An older client that found itself the leader would divide anew: it is shown the id that it had.
             shown = None if request.may_skip_assignment else old_leader
-            self._host.store(self, assignments, partial(self._static_stored, member, shown, answer))
+            self._store(self.stored(assignments), partial(self._static_stored, member, shown, answer))
             return
         self.roster.await_join(member, answer)
         self._rebalance(f"static member {member.instance_id} joined: {request.reason}")
@@ -330,7 +330,7 @@ class Group(ClassicState):
             self.protocol_name = None
             self._move(State.EMPTY)
             self._emptying = self._host.loop.create_future()
-            self._host.store(self, {}, partial(self._emptiness_stored, self._emptying))
+            self._store(self.stored({}), partial(self._emptiness_stored, self._emptying))
             return
         self.protocol_name = self.roster.select_protocol()
         self._move(State.COMPLETING)
@@ -345,6 +345,17 @@ class Group(ClassicState):
             answer, member.join = member.join, None
             if answer is not None:
                 answers.append((answer, self._joined(member)))
+        renamed = self._renamed()
+        if renamed is None:
+            answer_in_turns(self._host.loop, iter(answers))
+        else:
+            # A restart that knew a static member by its former id would fence it, for which clients give up.
+            self._store(renamed, partial(self._ids_stored, answers))
+
+    def _ids_stored(self, answers: Sequence[tuple[Future[Joined], Joined]], problem: Problem) -> None:
+        if problem is not Problem.NONE:
+            log.warning("could not store the ids of static members", group=self.group_id, problem=problem.name)
+            answers = [(answer, Joined(problem=problem, member_id=joined.member_id)) for answer, joined in answers]
         answer_in_turns(self._host.loop, iter(answers))
 
     async def saved(self) -> Problem:
