@@ -145,7 +145,7 @@ def test_nothing_is_overwritten_unless_it_is_asked_for(tmp_path: Path) -> None:
         (("--app", "class", "--topic", "t"), "gives no valid name of a Python package"),
         (("--app", "asyncio", "--topic", "t"), "would hide an existing one"),
         (("--app", "headrace", "--topic", "t"), "would hide an existing one"),
-        (("--app", "shop", "--topic", "t", "--scenario", "chaos"), "no scenario 'chaos'; there are"),
+        (("--app", "shop", "--topic", "t", "--scenario", "chaos"), "no scenario 'chaos'. Use one of"),
         (("--app", "shop", "--topic", "t", "--key", "Question Id"), "--key must be in lower case"),
         (("--app", "shop", "--topic", "t", "--key", "text"), "--key must be in lower case"),
         (("--app", "shop", "--topic", "t", "--key", "k" * 31), "at most 30 characters"),

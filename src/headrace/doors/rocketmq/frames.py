@@ -124,7 +124,7 @@ def load(text: bytes) -> dict[str, Any]:
         value = json.loads(text)
         if _HALF.search(text):
             # JSON can name half a character, which no text of a frame or of the log can hold.
-            dump(value)
+            json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise Malformed(f"no JSON: {error}") from None
     if not isinstance(value, dict):
