@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from headrace.cluster.node import Node
 from headrace.cluster.replica import Role
+from headrace.log.replicated_journal import ReplicatedJournal
 from headrace.runtime import Runtime
 from simulation.group.campaign import NODES, SETTLED_S, GroupCampaign, GroupRun
 from simulation.history import require
@@ -17,7 +18,8 @@ from simulation.replicas.history import LogHistory
 from simulation.replicas.nemesis import DiskNemesis
 from simulation.world import World
 
-APPLIED_S = 5.0
+# Longer than the slowest device takes for what it began before all was well, and a session and an election behind it.
+APPLIED_S = 20.0
 # What must have happened in many seeds, for each of them.
 FLOORS = {
     "acknowledged": 400,
@@ -110,7 +112,10 @@ class ReplicasRun(GroupRun):
         self._check_leader()
         self.log_history.is_over = True
         await self._until(self._is_applied, APPLIED_S)
-        self.log_history.is_inspected = True
+        applied = {name: self._frames(name).applied for name in self._living}
+        what = f"not all that is committed is applied, although nothing is wrong any more: {applied}"
+        require(self._is_applied(), what)
+        self.log_history.inspected_from = min(applied.values())
         await self._until(lambda: all(each.found is not None for each in self._running()), APPLIED_S)
         for name in self._living:
             self._check_replica(name)
@@ -122,6 +127,9 @@ class ReplicasRun(GroupRun):
     def _node(self, name: str) -> Node:
         return self._clients[name].replica.node
 
+    def _frames(self, name: str) -> ReplicatedJournal:
+        return self._clients[name].replica.log.frames
+
     def _leader(self) -> Node | None:
         leading = (each.replica.node for each in self._running() if each.replica.role is Role.LEADER)
         return max(leading, key=lambda node: node.journal.last, default=None)
@@ -129,9 +137,9 @@ class ReplicasRun(GroupRun):
     def _is_applied(self) -> bool:
         """Whether nothing is under way any more."""
         leader = self._leader()
-        frames = [each.replica.log.frames for each in self._running()]
-        is_over = leader is not None and all(each.applied == leader.journal.last.sequence for each in frames)
-        return is_over and self._is_settled()
+        if leader is None or not self._is_settled():
+            return False
+        return all(self._frames(name).applied == leader.journal.last.sequence for name in self._living)
 
     def _check_replica(self, name: str) -> None:
         clients = self._clients[name]

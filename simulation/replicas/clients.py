@@ -89,7 +89,9 @@ class Clients:
             await self.replica.retire()
 
     async def _inspect(self) -> None:
-        while not self._history.is_inspected:  # noqa: ASYNC110
+        # One that was started again since the others were waited for has yet to catch up.
+        history, frames = self._history, self.replica.log.frames
+        while history.inspected_from is None or frames.applied < history.inspected_from:  # noqa: ASYNC110
             await asyncio.sleep(0.5)
         topics = self.replica.log.topics
         partitions = [each for name in TOPICS if name in topics for each in topics[name].partitions]

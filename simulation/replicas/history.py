@@ -30,8 +30,8 @@ class LogHistory:
         """The two partitions of each value that was appended to two."""
         self.is_over = False
         """Whether nothing more is to be changed."""
-        self.is_inspected = False
-        """Whether all that there is shall be read."""
+        self.inspected_from: int | None = None
+        """The frame that a replica must have applied before all that it has is read; None: it is not read yet."""
         self.starts: Counter[tuple[str, int]] = Counter()
         """The greatest start that a trim of a partition asked for."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -50,6 +51,30 @@ def test_what_happened_too_seldom_is_reported() -> None:
     assert campaign.missed(plenty, 50) == {}
     assert campaign.missed({**plenty, "late swap": 1, "kill": 49}, 50) == {"kill": "49 < 50"}
     assert campaign.missed({}, 49) == {}
+
+
+def apply_late(patch: pytest.MonkeyPatch, seconds: float, nodes: str = "abc") -> None:
+    catch_up = ReplicatedLog._catch_up
+
+    async def late(self: ReplicatedLog) -> None:
+        if self.runtime.hostname in nodes:
+            await asyncio.sleep(seconds)
+        await catch_up(self)
+
+    patch.setattr(ReplicatedLog, "_catch_up", late)
+
+
+def test_replicas_that_apply_late_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose device is busy for five seconds with what it began before all was well applies late, too."""
+    apply_late(monkeypatch, 7.0)
+    run(ReplicasCampaign(seconds=3.0), 0, 3)
+
+
+def test_a_replica_that_does_not_apply_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    apply_late(monkeypatch, 1_000.0, "c")
+    failure = ReplicasCampaign(seconds=1.0).run(0).failure
+    assert failure is not None
+    assert "not all that is committed is applied" in failure
 
 
 # --- each rule, broken ---
