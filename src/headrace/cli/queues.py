@@ -247,7 +247,7 @@ def _until(name: str, now: int) -> Callable[[Any], object]:
 @app.command()
 @over_http
 def settle(api: Api, topic: Topic, queue: Queue, messages: Messages, yes: Yes = False) -> None:
-    """Settles single messages, whoever has them. The topic keeps them."""
+    """Settles single messages, also those in flight. The topic keeps them."""
     if not yes:
         confirm(f"Settle {len(messages)} messages of queue {queue} of {topic}, so that they are not delivered again?")
     _intervene(api, topic, queue, "settle", messages, {})
@@ -262,7 +262,7 @@ def requeue(
     messages: Messages,
     delay: Annotated[str, typer.Option(metavar="DURATION", help=f"Deliver them after this: {DURATION}.")] = "0",
 ) -> None:
-    """Lets single messages be delivered again, whoever has them and whatever their attempts."""
+    """Lets single messages be delivered again, also those in flight or without attempts left."""
     _intervene(api, topic, queue, "requeue", messages, {"delay_ms": parse_duration(delay)})
 
 
@@ -275,7 +275,7 @@ def reject(
     messages: Messages,
     error: Annotated[str, typer.Option(metavar="TEXT", help="What the dead letters give as the reason.")] = "",
 ) -> None:
-    """Sends single messages to the dead-letter topic, whoever has them and whatever their attempts."""
+    """Sends single messages to the dead-letter topic, also those in flight or without attempts left."""
     _intervene(api, topic, queue, "reject", messages, {"error": error})
 
 

@@ -26,7 +26,7 @@ class ConsoleSettings(Settings):
         "--add-user`. Empty: DIR/users, if it is there.",
         metavar="FILE",
     )
-    read_only: bool = setting(False, "Change nothing, whoever is logged in.")
+    read_only: bool = setting(False, "Change nothing, for any user.")
     insecure: bool = setting(
         False, "Accept that other machines reach a console without a login, or with one over plain HTTP."
     )

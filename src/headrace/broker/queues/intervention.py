@@ -1,7 +1,7 @@
-"""Single messages that an operator settles, gives back or rejects, whoever holds them.
+"""Single messages that an operator settles, gives back or rejects, also those in flight.
 
-Whoever has the message loses it: what its consumer says of it later comes too late, as after a timeout. A message that
-was not delivered yet lies above the queue's cursor. To get at it, the cursor passes what lies before it just as handing
+The consumer that has a message loses it: what it answers later comes too late, as after a timeout. A message that was
+not delivered yet lies above the queue's cursor. To get at it, the cursor passes what lies before it just as handing
 it out would: by the queue's filter and by its order of keys. That is bounded, because each offset below the cursor that
 is not settled takes memory.
 """

@@ -75,7 +75,7 @@ async def show_users(page: Page) -> None:
     nothing = tables.empty(
         "No users yet",
         [
-            "Whoever reaches the broker may do everything. Make users and give them roles, then set ",
+            "Every client that reaches the broker may do everything. Make users and give them roles, then set ",
             h("code", "authorization"),
             ".",
         ],

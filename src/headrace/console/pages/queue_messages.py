@@ -35,19 +35,19 @@ ACTS = {
     "settle": Act(
         "Settle selected",
         "Settle",
-        "will not be delivered again, whoever has them. The topic keeps them.",
+        "will not be delivered again, also those in flight. The topic keeps them.",
         kind="danger",
     ),
     "requeue": Act(
         "Give back selected",
         "Give back",
-        "will be delivered again, whoever has them and however often they were.",
+        "will be delivered again, also those in flight.",
         [Field("delay", "Delay in seconds", "0", kind="number")],
     ),
     "reject": Act(
         "Dead-letter selected",
         "Dead-letter",
-        "will go to the dead letters, whoever has them.",
+        "will go to the dead letters, also those in flight.",
         [Field("error", "Reason, for the dead letters", "")],
         kind="danger",
     ),

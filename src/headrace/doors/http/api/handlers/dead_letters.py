@@ -291,7 +291,7 @@ OUTCOME = object_of(
     PATH + "/redrive",
     "Sends single dead letters back to where they came from, as they are or edited; what became of each.",
     rights=on_topic(Right.READ, Right.WRITE),
-    doc="It takes WRITE on the topics that they come from, too. Each is sent back once, whoever asks again.",
+    doc="It takes WRITE on the topics that they come from, too. Each is sent back once, however often it is asked.",
     body=object_of(
         {"messages": array(EDITED, "", SELECTED_MAX)},
         {"all_queues": flag("Every queue of the origin sees them again."), "dry_run": flag()},

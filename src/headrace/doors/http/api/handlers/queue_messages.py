@@ -148,7 +148,7 @@ def _describe(listed: Listed, state: str, value_max: int) -> dict[str, Any]:
 @Operation(
     "POST",
     PATH + "/settle",
-    "Settles single messages of a queue, whoever has them. The topic keeps them.",
+    "Settles single messages of a queue, also those in flight. The topic keeps them.",
     rights=on_queue(Right.ALTER),
     body=object_of({"messages": PLACES}),
     answer=RESULTS,
@@ -162,7 +162,7 @@ async def settle_messages(broker: Broker, request: Request, names: Names) -> Ans
 @Operation(
     "POST",
     PATH + "/requeue",
-    "Lets single messages of a queue be delivered again, whoever has them and whatever their attempts: at once, or "
+    "Lets single messages of a queue be delivered again, also those in flight or without attempts left: at once, or "
     "after a delay.",
     rights=on_queue(Right.ALTER),
     body=object_of({"messages": PLACES}, {"delay_ms": integer("", 0, DELAY_MAX_MS)}),
@@ -177,7 +177,7 @@ async def requeue_messages(broker: Broker, request: Request, names: Names) -> An
 @Operation(
     "POST",
     PATH + "/reject",
-    "Sends single messages of a queue to its dead-letter topic, whoever has them and whatever their attempts.",
+    "Sends single messages of a queue to its dead-letter topic, also those in flight or without attempts left.",
     rights=on_queue(Right.ALTER),
     body=object_of({"messages": PLACES}, {"error": text("What the dead letters give as the reason.")}),
     answer=RESULTS,
