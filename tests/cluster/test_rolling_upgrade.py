@@ -11,6 +11,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from tests.captured_logs import capture_logs
 from tests.cluster.conftest import Peers
 from tests.cluster.simulated import SimulatedGroup
 from tests.cluster.test_nodes_real import GROUP, KEYS, client_of
@@ -42,7 +43,7 @@ def test_a_pinned_node_knows_what_the_older_version_knew() -> None:
     assert pinned(99) == pinned(0)
 
 
-def test_peers_without_a_common_version_say_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_peers_without_a_common_version_say_so() -> None:
     group = SimulatedGroup()
 
     async def scenario() -> None:
@@ -54,12 +55,13 @@ def test_peers_without_a_common_version_say_so(capsys: pytest.CaptureFixture[str
         assert await group.leader(2) == "a"
         assert len(group.record.isr) == 2
 
-    group.play(scenario)
+    with capture_logs() as lines:
+        group.play(scenario)
     said = f"this node speaks versions {PEER_OLDEST} to {PEER_NEWEST} of the peer protocol, not 8 to 9"
-    assert said in capsys.readouterr().out
+    assert said in str(lines)
 
 
-def test_a_follower_refuses_frames_of_a_level_that_it_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_follower_refuses_frames_of_a_level_that_it_does_not_know() -> None:
     group = SimulatedGroup()
 
     async def scenario() -> None:
@@ -76,8 +78,9 @@ def test_a_follower_refuses_frames_of_a_level_that_it_does_not_know(capsys: pyte
             await asyncio.sleep(2)
         assert group.nodes["c"].journal.last == before
 
-    group.play(scenario)
-    assert "the leader sent a frame of a later feature level. Use a newer Headrace." in capsys.readouterr().out
+    with capture_logs() as lines:
+        group.play(scenario)
+    assert "the leader sent a frame of a later feature level. Use a newer Headrace." in str(lines)
 
 
 @pytest.mark.etcd

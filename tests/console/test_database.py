@@ -6,10 +6,12 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.captured_logs import capture_logs
 
 from headrace.console.alerts import store
 from headrace.console.alerts.state import Alert
@@ -35,6 +37,10 @@ while True:
 
 def node(value: float) -> list[Sample]:
     return [Sample("b", "node", "", {"lag": value, "messages_in_rate": 0.0})]
+
+
+def words_of(lines: list[MutableMapping[str, Any]]) -> str:
+    return "\n".join(str(line) for line in lines)
 
 
 def known(file: HistoryFile, until: int) -> int:
@@ -73,9 +79,7 @@ def _other_version(path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [_damage, _damage_inside, _other_version])
-async def test_a_file_that_cannot_be_used_is_set_aside_with_words(
-    tmp_path: Path, harm: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_file_that_cannot_be_used_is_set_aside_with_words(tmp_path: Path, harm: Any) -> None:
     path = tmp_path / "history.db"
     file = HistoryFile(path)
     for at in range(NOW, NOW + 1_000, 10):
@@ -83,14 +87,15 @@ async def test_a_file_that_cannot_be_used_is_set_aside_with_words(
     file.close()
     harm(path)
     opened = History(path)
-    await opened.open()
-    for at in range(NOW, NOW + 60, 10):
-        await opened.record(at, node(2.0))
+    with capture_logs() as lines:
+        await opened.open()
+        for at in range(NOW, NOW + 60, 10):
+            await opened.record(at, node(2.0))
     points = await opened.read("b", "node", "", "lag", NOW, NOW + 50)
     assert [value for _, value in points][-1] == 2.0, "it goes on"
     await opened.close()
     assert path.with_name(path.name + ASIDE).exists(), "nothing is deleted"
-    assert "begins anew" in capsys.readouterr().out or harm is _damage_inside
+    assert "begins anew" in words_of(lines) or harm is _damage_inside
 
 
 @pytest.mark.parametrize("harm", [_damage, _other_version])
@@ -104,9 +109,7 @@ async def test_what_was_told_of_alerts_begins_anew(tmp_path: Path, harm: Any) ->
     await opened.close()
 
 
-async def test_without_room_figures_are_lost_and_nothing_else(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_without_room_figures_are_lost_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "history.db"
     opened = History(path)
     await opened.open()
@@ -116,11 +119,12 @@ async def test_without_room_figures_are_lost_and_nothing_else(
     pages = file._db.execute("PRAGMA page_count").fetchone()[0]
     # As SQLite does where the disk is full.
     file._db.execute(f"PRAGMA max_page_count={pages}")
-    for turn in range(1, 12):
-        await opened.record(
-            NOW + 10 * turn, [Sample("b", "topics", f"t{turn}-{n}", {"bytes": 1.0}) for n in range(500)]
-        )
-    words = capsys.readouterr().out
+    with capture_logs() as lines:
+        for turn in range(1, 12):
+            await opened.record(
+                NOW + 10 * turn, [Sample("b", "topics", f"t{turn}-{n}", {"bytes": 1.0}) for n in range(500)]
+            )
+    words = words_of(lines)
     assert "Free some room" in words
     assert 1 <= words.count("Free some room") <= 2, "said once a minute"
     file._db.execute("PRAGMA max_page_count=1000000")
@@ -135,16 +139,17 @@ async def test_without_room_figures_are_lost_and_nothing_else(
     await again.close()
 
 
-async def test_without_room_alerts_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_without_room_alerts_go_on(tmp_path: Path) -> None:
     opened = AlertStore(tmp_path / "alerts.db")
     await opened.open()
     assert opened._file is not None
     db = opened._file._db
     db.execute(f"PRAGMA max_page_count={db.execute('PRAGMA page_count').fetchone()[0]}")
     alerts = [Alert("r", "n" * 500, "info", (("t", str(n)),), 1, 0, "f", 1, 1) for n in range(500)]
-    for _ in range(3):
-        await opened.save("b", alerts, [], [])
-    assert capsys.readouterr().out.count("alerts are not kept") == 1
+    with capture_logs() as lines:
+        for _ in range(3):
+            await opened.save("b", alerts, [], [])
+    assert words_of(lines).count("alerts are not kept") == 1
     db.execute("PRAGMA max_page_count=1000000")
     await opened.save("b", alerts, [], [])
     assert len((await opened.load("b"))[0]) == 500
