@@ -32,9 +32,7 @@ WATCHES_MAX = 10_000
 
 def signed_bytes(fields: Mapping[str, str], body: bytes) -> bytes:
     """What a client signs."""
-    text = "".join(value for name, value in sorted(fields.items()) if name != SIGNATURE)
-    # JSON can have what UTF-8 cannot.
-    return text.encode(errors="surrogatepass") + body
+    return "".join(value for name, value in sorted(fields.items()) if name != SIGNATURE).encode() + body
 
 
 def topic_resource(name: str) -> tuple[Resource, str]:
