@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import shutil
 import threading
 import time
@@ -1419,6 +1420,37 @@ async def test_the_journal_does_not_go_on_behind_what_nothing_can_sync(tmp_path:
         log.full = False
         for partition in (durable, loose):
             del partition.segments.sync_jobs
+
+
+async def test_a_load_that_fails_after_its_waiters_have_gone_is_no_unhandled_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path) as log:
+        await append((await log.create("t", 1, {}, TopicSettings())).partitions[0], batch(b"v"))
+    is_given_up = threading.Event()
+
+    def refuse(self: NativePartition) -> None:
+        assert is_given_up.wait(SECONDS)
+        raise OSError(errno.EIO, "no more")
+
+    unhandled: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+    async with opened(tmp_path) as log:
+        partition = log.topics["t"].partitions[0]
+        monkeypatch.setattr(NativePartition, "load_now", refuse)
+        waiter = asyncio.create_task(partition.load())
+        await asyncio.sleep(0)
+        waiter.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiter
+        is_given_up.set()
+        async with asyncio.timeout(SECONDS):
+            while not partition.offline:
+                await asyncio.sleep(0.01)
+        del waiter
+        gc.collect()
+        await asyncio.sleep(0)
+    assert not unhandled
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOSPC])

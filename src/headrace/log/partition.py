@@ -159,6 +159,8 @@ class NativePartition(LocalPartition):
             raise PartitionOffline(self.offline)
         if self._loading is None:
             self._loading = asyncio.ensure_future(self._load())
+            # A failure is raised in those that wait, and in those that come later: they may all have gone.
+            self._loading.add_done_callback(lambda task: task.cancelled() or task.exception())
         await asyncio.shield(self._loading)
 
     async def _load(self) -> None:

@@ -66,8 +66,10 @@ def test_the_first_channel_gets_what_the_topic_held(doors: Doors, client: Client
 
 def test_an_ephemeral_channel_goes_with_its_last_consumer(doors: Doors, client: Client, topic: str) -> None:
     client.publish(doors.nsq, topic, ["kept by the log, not by the channel"])
-    with client.consume(topic, "c#ephemeral", nsqd=doors.nsq, count=1) as consuming:
+    # It waits for a second message: or it could be gone before it is looked at.
+    with client.consume(topic, "c#ephemeral", nsqd=doors.nsq, count=2) as consuming:
         doors.wait_for_clients(topic, "c#ephemeral")
+        client.publish(doors.nsq, topic, ["the last one"])
         consuming.rest()
     wait_until(lambda: not doors.channel(topic, "c#ephemeral"))
 
