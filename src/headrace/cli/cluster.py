@@ -319,7 +319,7 @@ async def _begin(
         cluster = parse_cluster(found.current.value, found.current.key)
     exists = HeadraceError(f"the cluster {context.keys.name!r} has a group {context.group!r} already")
     if admin is not None:
-        # First: whoever leads the group finds it.
+        # First: the node that leads then finds it.
         if await context.etcd.read(context.group_key) is not None:
             raise exists
         await context.give_admin(admin)
@@ -396,7 +396,7 @@ async def give_admin(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The user.")],
     password_file: PasswordFile = "",
 ) -> None:
-    """Makes a user with the role admin, or gives it another password: for a group that nobody can log in to."""
+    """Makes a user with the role admin, or gives it another password: for a group that no user can log in to."""
     from headrace.cluster.swaps import read_group
 
     read_group(await context.etcd.read(context.group_key), context.group_key)

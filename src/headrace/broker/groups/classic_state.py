@@ -152,15 +152,8 @@ class ClassicState:
         members = tuple(self._rename(each) for each in self._stored.members)
         if members == self._stored.members:
             return None
-        leader = next(
-            (
-                new.member_id
-                for old, new in zip(self._stored.members, members, strict=True)
-                if old.member_id == self._stored.leader
-            ),
-            self._stored.leader,
-        )
-        return replace(self._stored, leader=leader, members=members)
+        ids = {old.member_id: new.member_id for old, new in zip(self._stored.members, members, strict=True)}
+        return replace(self._stored, leader=ids.get(self._stored.leader or ""), members=members)
 
     def _rename(self, stored: StoredMember) -> StoredMember:
         holder = self.roster.holder(stored.instance_id)

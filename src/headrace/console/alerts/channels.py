@@ -154,14 +154,14 @@ class Deliveries:
         if refused:
             # The others have it: to send it again would tell them twice.
             reasons = {to: f"{code} {words.decode('utf-8', 'replace')}" for to, (code, words) in refused.items()}
-            log.warning("the mail server refused some who were to be told", refused=reasons)
+            log.warning("the mail server refused some recipients", refused=reasons)
 
 
 def _reason(error: Exception) -> str:
     """What a mail server said, in its words."""
     if isinstance(error, smtplib.SMTPRecipientsRefused):
         each = (f"{to}: {_said(code, words)}" for to, (code, words) in error.recipients.items())
-        return f"it refused all who were to be told: {'; '.join(each)}"
+        return f"it refused all recipients: {'; '.join(each)}"
     if isinstance(error, smtplib.SMTPAuthenticationError):
         return f"it refused the login: {_said(error.smtp_code, error.smtp_error)}. See --smtp-user."
     if isinstance(error, smtplib.SMTPNotSupportedError):

@@ -109,7 +109,7 @@ def mark_sent(sent: Mapping[SentKey, Sent], notice: Notice, now: float) -> dict[
 def assume_sent(
     sent: Mapping[SentKey, Sent], alerts: Iterable[Alert], channels: Iterable[str], before: float
 ) -> dict[SentKey, Sent]:
-    """What another console has told of by now: it led after these alerts had fired. Who takes over from it tells
+    """What another console has told of by now: it led after these alerts had fired. The console that takes over tells
     nothing twice, and tells those whom it told when it is over."""
     there = list(channels)
     made = dict(sent)
